@@ -1,0 +1,3 @@
+"""FedBasis: personal image classifiers for clients nobody has seen before."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,153 @@
+"""The interface of a method. All state goes in and comes out; nothing is kept on the object but its configuration.
+
+A method is one file: a frozen ``Config`` and a class with these six functions. What leaves a client is in the
+signature (``Sent``), a new client sees the server's state and its own images and nothing else, and ``aggregate``
+reads its updates from a stream, one at a time.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict
+
+from fedbasis.blocks import Layout
+from fedbasis.flat import FlatModel
+from fedbasis.models import Network, classifier_of
+from fedbasis.params import State, Tensors
+from fedbasis.seeding import torch_generator
+from fedbasis.train import Examples, Recipe
+
+
+class MethodConfig(BaseModel):
+    """The settings of a method: frozen, checked when made, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every method is given: the network, the local recipe, and the size of the training."""
+
+    network: Network
+    recipe: Recipe
+    rounds: int
+    weighting: Literal["uniform", "examples"] = "uniform"
+    weights: Tensors | None = field(default=None, repr=False)  # pretrained tensors that replace the drawn ones
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The network's tensors by blocks."""
+        return self.network.layout(self.network.build())
+
+    @cached_property
+    def classifier(self) -> str:
+        """The name of the network's classifier layer."""
+        return classifier_of(self.network.build())
+
+    def initial(self, seed: int) -> Tensors:
+        """Draw the initial model; pretrained tensors take the place of those they name."""
+        return {**self.network.initial(seed), **(self.weights or {})}
+
+    def weight(self, examples: int) -> float:
+        """Return how much a client with so many examples counts."""
+        return float(examples) if self.weighting == "examples" else 1.0
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where and when a client works: the seed, the round, its name, and a working model that it may overwrite."""
+
+    seed: int
+    client: str
+    model: FlatModel
+    round: int = 0
+    watch: Callable[..., None] | None = None  # called after every local step by methods that can be watched
+
+    def generator(self, *purpose: str | int) -> torch.Generator:
+        """Make this client's generator for a purpose in this round."""
+        return torch_generator(self.seed, "client", self.client, self.round, *purpose)
+
+    def at(self, client: str, round: int = 0) -> "Context":  # noqa: A002
+        """Return the same context for another client or round."""
+        return replace(self, client=client, round=round)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What leaves a client: tensors, and a few numbers for the log (its loss, how many examples it trained on)."""
+
+    tensors: State
+    numbers: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """How a new client adapts: in how many epochs, at which rate, in batches of what size."""
+
+    epochs: int = 20
+    rate: float = 0.01
+    decay: float = 1e-4
+    momentum: float = 0.9
+    batch: int = 16
+
+    def recipe(self, base: Recipe) -> Recipe:
+        """Return the training recipe with these settings in place of the federation's own."""
+        return replace(
+            base, epochs=self.epochs, rate=self.rate, decay=self.decay, momentum=self.momentum, batch=self.batch
+        )
+
+
+class Method(ABC):
+    """One federated method."""
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    sends: ClassVar[str]
+    keeps: ClassVar[str]
+    new_client: ClassVar[str]
+    Config: ClassVar[type[MethodConfig]] = MethodConfig
+    personalizers: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, config: Any, task: Task) -> None:
+        self.config = config
+        self.task = task
+
+    @abstractmethod
+    def init(self, seed: int) -> State:
+        """Make the server's first state."""
+
+    def broadcast(self, server: State, client: str) -> State:
+        """Choose what goes down to a client; by default all of it."""
+        return server
+
+    @abstractmethod
+    def client_update(
+        self, received: State, kept: State | None, data: Examples, context: Context
+    ) -> tuple[Sent, State | None]:
+        """Train on one client; return what leaves it and what it keeps."""
+
+    @abstractmethod
+    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+        """Fold the clients' updates into the server's next state, one update in memory at a time."""
+
+    @abstractmethod
+    def model(self, server: State) -> Tensors:
+        """Return the ordinary model a new client starts from, before it has looked at its data."""
+
+    def adapt(
+        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+    ) -> Iterator[tuple[float, Tensors]]:
+        """Fit ``context.model`` to a new client in this method's own way.
+
+        Yields ``(mean loss, what was learned besides the model)`` after every epoch, for the names in
+        ``personalizers``; the model itself stands in ``context.model``.
+        """
+        raise KeyError(how)
+
+    def diagnostics(self, server: State) -> dict[str, Any]:
+        """Describe the server's state in a few numbers for the log."""
+        return {}

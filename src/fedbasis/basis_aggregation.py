@@ -1,0 +1,121 @@
+"""The server's side of the bases: rebuild every client's bases from what it uploaded and average them in a stream.
+
+``aggregation = "mean"`` (the paper) averages each basis over all clients, so a basis that few clients chose hardly
+moves. ``"usage"`` divides by how much a basis was used instead: with one-hot coefficients every basis then moves by
+the mean movement of just the clients that chose it. Both are  v_k = sum_m w_m x_mk / sum_m w_m b_mk  with
+x_mk = b_mk a_m v_k + c_mk u_m, where b_mk is 1 for the mean and alpha_mk for usage.
+
+Normalization statistics are not trained by gradient: a basis takes the usage-weighted mean of the statistics that the
+clients ended with. A basis that nobody used keeps what it had.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from pflbed.errors import InputError
+from torch import Tensor
+
+from fedbasis.basis import BasisSet, basis_name, rebuild
+from fedbasis.coefficients import combination
+from fedbasis.params import State, Tensors
+
+UNUSED = 1e-6  # a basis used less than this, as a share of all weight, is left as it is
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a client sends after training: its model, its convex weights alpha [B, K], and ``a`` [B]."""
+
+    model: Tensors
+    weights: Tensor
+    a: Tensor
+
+    def factored(self) -> State:
+        """One model and a few numbers."""
+        return {"model": self.model, "coefficients": {"alpha": self.weights, "a": self.a}}
+
+    def full(self, bases: BasisSet, trained: list[Tensor] | None = None) -> State:
+        """Every basis whole (rebuilt here, unless ``trained`` gives them), the statistics, and the coefficients."""
+        if trained is None:
+            rows = zip(bases.weights, combination(self.weights, bases.major).unbind(), self.a, strict=True)
+            flats = bases.layout.flatten(self.model)
+            trained = [
+                rebuild(v, c, a, theta.to(v.device)) for (v, c, a), theta in zip(rows, flats, strict=True)
+            ]
+        names = {entry.name for entry in bases.layout.select(True)}
+        state: State = {}
+        for index in range(bases.count + bases.major):
+            tensors = bases.layout.unflatten([m[index].cpu() for m in trained], [m[index] for m in bases.statistics])
+            group = "major" if bases.major and index == 0 else basis_name(index - bases.major)
+            state[group] = {name: tensor.clone() for name, tensor in tensors.items() if name in names}
+        statistics = {name: tensor for name, tensor in self.model.items() if name not in names}
+        return {**state, "statistics": statistics, "coefficients": {"alpha": self.weights, "a": self.a}}
+
+
+class BasisMean:
+    """The streaming mean of the clients' bases."""
+
+    def __init__(self, bases: BasisSet, by_usage: bool) -> None:
+        self.bases, self.by_usage = bases, by_usage
+        self._weights = [torch.zeros_like(matrix, dtype=torch.float64) for matrix in bases.weights]
+        self._statistics = [torch.zeros_like(matrix, dtype=torch.float64) for matrix in bases.statistics]
+        rows = bases.count + bases.major
+        self._share = torch.zeros(len(bases.weights), rows, dtype=torch.float64)
+        self._usage = torch.zeros_like(self._share)
+        self._total = 0.0
+
+    def add(self, tensors: State, weight: float, where: str) -> None:
+        """Add one client's upload, factored or full."""
+        alpha, a = tensors["coefficients"]["alpha"], tensors["coefficients"]["a"]
+        expected = (len(self.bases.weights), self.bases.count)
+        if tuple(alpha.shape) != expected or a.shape != (expected[0],):
+            raise InputError(f"{where} must hold coefficients of shape {expected}, but they are {tuple(alpha.shape)}.")
+        usage = torch.cat([torch.ones_like(alpha[:, :1]), alpha], dim=1) if self.bases.major else alpha
+        share = usage if self.by_usage else torch.ones_like(usage)
+        for block, moved in enumerate(self._moved(tensors, alpha, a, share, where)):
+            self._weights[block].add_(moved.double(), alpha=weight)
+        ended = self._ended(tensors, where)
+        for block, statistics in enumerate(ended):
+            self._statistics[block].add_(torch.outer(usage[block].double(), statistics.double()), alpha=weight)
+        self._share += weight * share.double()
+        self._usage += weight * usage.double()
+        self._total += weight
+
+    def _moved(self, tensors: State, alpha: Tensor, a: Tensor, share: Tensor, where: str) -> list[Tensor]:
+        layout, bases = self.bases.layout, self.bases
+        c = combination(alpha, bases.major)
+        if "model" in tensors:
+            ends = layout.flatten(tensors["model"], True, where)
+            blocks = zip(bases.weights, c.unbind(), a, ends, share.unbind(), strict=True)
+            return [rebuild(v, row, kept, end, part) for v, row, kept, end, part in blocks]
+        groups = (["major"] if bases.major else []) + [basis_name(k) for k in range(bases.count)]
+        rows = [layout.flatten({**tensors[group], **tensors["statistics"]}, True, where) for group in groups]
+        moved = [torch.stack(parts) for parts in zip(*rows, strict=True)]
+        return [
+            m + (part - 1).unsqueeze(1) * kept.to(m.dtype) * v
+            for m, v, kept, part in zip(moved, bases.weights, a, share.unbind(), strict=True)
+        ]
+
+    def _ended(self, tensors: State, where: str) -> list[Tensor]:
+        whole = tensors.get("model") or {**tensors[basis_name(0)], **tensors["statistics"]}
+        return self.bases.layout.flatten(whole, False, where)
+
+    def result(self) -> BasisSet:
+        """Return the new bases; what nobody used is what it was."""
+        if self._total <= 0:
+            raise InputError("The bases need at least one update with a positive weight, but none arrived.")
+        weights = [
+            _divide(total, part, self._total, old)
+            for total, part, old in zip(self._weights, self._share, self.bases.weights, strict=True)
+        ]
+        statistics = [
+            _divide(total, part, self._total, old)
+            for total, part, old in zip(self._statistics, self._usage, self.bases.statistics, strict=True)
+        ]
+        return BasisSet(self.bases.layout, weights, statistics, self.bases.major)
+
+
+def _divide(total: Tensor, part: Tensor, everyone: float, old: Tensor) -> Tensor:
+    used = (part > UNUSED * everyone).unsqueeze(1)
+    mean = total / torch.where(used, part.unsqueeze(1), torch.ones_like(part).unsqueeze(1))
+    return torch.where(used, mean.to(old.dtype), old)

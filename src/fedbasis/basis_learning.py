@@ -1,0 +1,169 @@
+"""The three local learners of FedBasis: coefficients with the bases frozen, bases with the coefficients frozen, both.
+
+Coefficients cost one ordinary backward pass and two matrix-vector products a step. Bases under SGD cost what training
+one plain model costs (see ``basis``); every other optimizer, and joint training, updates all K bases in every step.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedbasis import coefficients
+from fedbasis.basis import BasisSet, FactoredRates, rebuild
+from fedbasis.flat import FlatModel
+from fedbasis.train import Examples, MeanLoss, Recipe, backward_passes, local_sgd, sgd
+
+OptimizerName = Literal["sgd", "adam"]
+Only = tuple[int, int] | None
+Watch = Callable[[BasisSet, Tensor], None] | None  # called after every local step with the bases and alpha of that moment
+
+
+@dataclass(frozen=True)
+class Local:
+    """What all three learners work on: the received bases, the working model, the client's data and its recipe."""
+
+    bases: BasisSet
+    model: FlatModel
+    data: Examples
+    recipe: Recipe
+    only: Only = None
+    watch: Watch = None
+
+
+@dataclass(frozen=True)
+class CoefficientSettings:
+    """How psi is learned: by which optimizer, at which rate, normalized by the batch or by frozen statistics."""
+
+    optimizer: OptimizerName = "adam"
+    rate: float = 0.1
+    statistics: Literal["batch", "frozen"] = "batch"
+
+    def stepper(self, psi: Tensor, momentum: float) -> torch.optim.Optimizer:
+        """Make the optimizer that updates ``psi`` in place from ``psi.grad``."""
+        psi.grad = torch.zeros_like(psi)
+        if self.optimizer == "sgd":
+            return torch.optim.SGD([psi], lr=self.rate, momentum=momentum)
+        return torch.optim.Adam([psi], lr=self.rate)
+
+
+def learn_coefficients(
+    local: Local,
+    psi: Tensor,
+    generator: torch.Generator,
+    settings: CoefficientSettings,
+    classifier: int | None = None,
+) -> Iterator[tuple[bool, Tensor]]:
+    """Update ``psi`` in place, step by step, with the bases frozen; the model always holds the current combination.
+
+    With ``classifier`` (the number of the classifier's block) that block also gets a free offset on top of its
+    combination, trained by the recipe's SGD. Yields ``(epoch ends here, loss)`` after every step.
+    """
+    bases, model, recipe = local.bases, local.model, local.recipe
+    optimizer = settings.stepper(psi, recipe.momentum)
+    free, offset = None, torch.zeros(0)
+    if classifier is not None:
+        offset = torch.zeros_like(model.weights[classifier])
+        free = sgd([offset], [model.gradients[classifier]], [recipe.rate], [0.0], recipe.momentum)
+
+    def refresh() -> Tensor:
+        weights = coefficients.alpha(psi)
+        bases.combine_into(coefficients.combination(weights, bases.major), model)
+        if classifier is not None:
+            model.weights[classifier] += offset
+        return weights
+
+    refresh()
+    for epoch_ends, loss in backward_passes(
+        model, local.data, recipe, generator, statistics=settings.statistics, only=local.only
+    ):
+        _set_gradient(psi, coefficients.pull_back(psi, bases.pull_back(model.gradients), bases.major))
+        optimizer.step()
+        if free is not None and classifier is not None:
+            model.gradients[classifier].add_(model.weights[classifier], alpha=recipe.decay)
+            free.step()
+        weights = refresh()
+        if local.watch is not None:
+            local.watch(bases, weights)
+        yield epoch_ends, loss
+
+
+def train_factored(
+    local: Local, weights: Tensor, generator: torch.Generator, per_model: bool
+) -> tuple[MeanLoss, Tensor]:
+    """Train the combined model alone; return the loss and ``a``, from which every basis can be rebuilt."""
+    bases, recipe, model = local.bases, local.recipe, local.model
+    c = coefficients.combination(weights, bases.major)
+    rates = FactoredRates.of(c, recipe.rate, recipe.momentum, recipe.decay, per_model)
+    bases.combine_into(c, model)
+
+    def watch(steps: int) -> None:
+        if local.watch is not None:
+            now = zip(bases.weights, c.unbind(), rates.shrinkage(steps), model.weights, strict=True)
+            local.watch(replace(bases, weights=[rebuild(*block) for block in now]), weights)
+
+    loss = local_sgd(
+        model, local.data, recipe, generator,
+        rates=rates.theta_rates, decays=rates.theta_decays, only=local.only, on_step=watch,
+    )  # fmt: skip
+    return loss, rates.shrinkage(loss.steps)
+
+
+def train_bases(
+    local: Local,
+    psi: Tensor,
+    tau: float,
+    generator: torch.Generator,
+    per_model: bool,
+    optimizer: OptimizerName = "sgd",
+    joint: CoefficientSettings | None = None,
+) -> tuple[MeanLoss, BasisSet]:
+    """Train every basis itself, in a copy: the K-fold way, for any optimizer, and for ``psi`` at the same time.
+
+    ``joint`` updates ``psi`` in place in the same steps (the paper's baseline, equations 5 and 6); without it the
+    combination stays frozen.
+    """
+    recipe, model, major = local.recipe, local.model, local.bases.major
+    trained = replace(local.bases, weights=[matrix.clone() for matrix in local.bases.weights])
+    weights = coefficients.alpha(psi, tau)
+    c = coefficients.combination(weights, major)
+    trained.combine_into(c, model)
+    gradients = [torch.zeros_like(matrix) for matrix in trained.weights]
+    rates = FactoredRates.of(c, recipe.rate, recipe.momentum, recipe.decay, per_model).basis_rates
+    stepper = _basis_stepper(optimizer, trained.weights, gradients, rates, recipe)
+    psi_stepper = joint.stepper(psi, recipe.momentum) if joint is not None else None
+    mean = MeanLoss()
+    for _, loss in backward_passes(model, local.data, recipe, generator, only=local.only):
+        for gradient, row, g in zip(gradients, c.unbind(), model.gradients, strict=True):
+            torch.outer(row, g, out=gradient)
+        if psi_stepper is not None:
+            _set_gradient(psi, coefficients.pull_back(psi, trained.pull_back(model.gradients), major, tau))
+            psi_stepper.step()
+            weights = coefficients.alpha(psi, tau)
+            c = coefficients.combination(weights, major)
+        stepper.step()
+        for matrix, row, flat in zip(trained.weights, c.unbind(), model.weights, strict=True):
+            torch.mv(matrix.t(), row, out=flat)
+        mean.add(loss)
+        if local.watch is not None:
+            local.watch(trained, weights)
+    return mean, trained
+
+
+def _basis_stepper(
+    name: OptimizerName, flats: list[Tensor], gradients: list[Tensor], rates: list[float], recipe: Recipe
+) -> torch.optim.Optimizer:
+    if name == "sgd":
+        return sgd(flats, gradients, rates, [recipe.decay] * len(flats), recipe.momentum)
+    groups = []
+    for flat, gradient, rate in zip(flats, gradients, rates, strict=True):
+        parameter = nn.Parameter(flat)
+        parameter.grad = gradient
+        groups.append({"params": [parameter], "lr": rate})
+    return torch.optim.Adam(groups, weight_decay=recipe.decay)
+
+
+def _set_gradient(tensor: Tensor, gradient: Tensor) -> None:
+    tensor.grad = gradient

@@ -1,0 +1,88 @@
+"""Group client models by the direction they moved in: exact k-means on normalized deltas, degenerate results refused.
+
+Deltas are compared by direction, because raw deltas are dominated by the few clients that made the most steps. Only
+inner products matter for k-means, so the deltas enter as their Gram matrix, which embeds them exactly in as many
+dimensions as there are clients, however large the network is.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pflbed.errors import InputError
+from torch import Tensor
+
+from fedbasis.blocks import Layout
+from fedbasis.params import StreamingMean, Tensors
+from fedbasis.seeding import seed_for
+
+
+def cluster_directions(deltas: Tensor, clusters: int, seed: int, tries: int = 8) -> NDArray[np.int64]:
+    """Return a cluster number for every row of ``deltas``; every cluster gets at least two rows where that is possible.
+
+    A clustering with a cluster of one is drawn again from another start; if every try is like that, the smallest
+    cluster takes the nearer half of the largest.
+    """
+    count = len(deltas)
+    if count < clusters:
+        raise InputError(
+            f"Making {clusters} bases needs at least {clusters} client models in the last warm-up round, but only "
+            f"{count} arrived; lower 'bases' or sample more clients."
+        )
+    directions = deltas / deltas.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    return _cluster(_embed((directions @ directions.t()).double().numpy()), clusters, seed, tries)
+
+
+def cluster_models(layout: Layout, start: Tensors, models: Sequence[Tensors], clusters: int, seed: int) -> list[Tensors]:
+    """Return the mean model of every cluster of models that all started from ``start``."""
+    origin = torch.cat(layout.flatten(start))
+    labels = cluster_directions(torch.stack([torch.cat(layout.flatten(m)) - origin for m in models]), clusters, seed)
+    means = [StreamingMean() for _ in range(clusters)]
+    for label, model in zip(labels, models, strict=True):
+        means[label].add(model, 1.0)
+    return [mean.result() for mean in means]
+
+
+def _embed(gram: NDArray[np.float64]) -> NDArray[np.float64]:
+    values, vectors = np.linalg.eigh((gram + gram.T) / 2)
+    return np.asarray(vectors * np.sqrt(np.clip(values, 0, None)))
+
+
+def _cluster(points: NDArray[np.float64], clusters: int, seed: int, tries: int) -> NDArray[np.int64]:
+    from sklearn.cluster import KMeans
+
+    least = 2 if len(points) >= 2 * clusters else 1
+    best: NDArray[np.int64] | None = None
+    for attempt in range(tries):
+        start = seed_for(seed, "cluster directions", attempt) % 2**32
+        with np.errstate(all="ignore"):
+            labels = np.asarray(KMeans(clusters, n_init=4, random_state=start).fit_predict(points), dtype=np.int64)
+        smallest = _sizes(labels, clusters).min()
+        if smallest >= least:
+            return labels
+        if best is None or smallest > _sizes(best, clusters).min():
+            best = labels
+    assert best is not None  # tries is at least one
+    return _split_largest(points, best, clusters, least)
+
+
+def _split_largest(
+    points: NDArray[np.float64], labels: NDArray[np.int64], clusters: int, least: int
+) -> NDArray[np.int64]:
+    """Move half of the largest cluster, the half nearest to the smallest one, over to it until all are large enough."""
+    labels = labels.copy()
+    while _sizes(labels, clusters).min() < least:
+        sizes = _sizes(labels, clusters)
+        small, large = int(sizes.argmin()), int(sizes.argmax())
+        members = np.flatnonzero(labels == large)
+        center = points[labels == small].mean(axis=0) if sizes[small] else points[members[0]]
+        distance = np.linalg.norm(points[members] - center, axis=1)
+        labels[members[np.argsort(distance, kind="stable")[: sizes[large] // 2]]] = small
+    return labels
+
+
+def _sizes(labels: NDArray[np.int64], clusters: int) -> NDArray[np.int64]:
+    return np.bincount(labels, minlength=clusters)
+
+

@@ -1,0 +1,40 @@
+"""From free numbers to a combination: psi -> alpha = softmax(psi / tau) -> c, and the gradient back.
+
+``psi`` and ``alpha`` have one row per block and one column per basis. With a major basis the combination puts it
+first with weight one half, ``c = (1/2, alpha/2)``; without it ``c = alpha``.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def alpha(psi: Tensor, tau: float = 1.0) -> Tensor:
+    """Return the convex weights of the bases; a small ``tau`` sharpens them towards the largest."""
+    return torch.softmax(psi / tau, dim=-1)
+
+
+def combination(weights: Tensor, major: bool) -> Tensor:
+    """Turn convex weights into the coefficients of all rows of the basis matrix, the major basis first."""
+    if not major:
+        return weights
+    half = torch.full_like(weights[:, :1], 0.5)
+    return torch.cat([half, weights / 2], dim=1)
+
+
+def pull_back(psi: Tensor, gradient_of_c: Tensor, major: bool, tau: float = 1.0) -> Tensor:
+    """Turn d loss / d c into d loss / d psi through the softmax (its Jacobian is diag(alpha) - alpha alpha^T)."""
+    weights = alpha(psi, tau)
+    gradient = gradient_of_c[:, 1:] / 2 if major else gradient_of_c
+    return weights * (gradient - (weights * gradient).sum(dim=-1, keepdim=True)) / tau
+
+
+def entropy(weights: Tensor) -> Tensor:
+    """Return the entropy of every block's weights, in nats: 0 for a single basis, ln K for the uniform mixture."""
+    return torch.special.entr(weights).sum(dim=-1)
+
+
+def uniform_entropy(bases: int) -> float:
+    """Return the largest entropy that weights over so many bases can have."""
+    return math.log(bases)

@@ -1,0 +1,1 @@
+"""Engines map a round's work over clients."""

@@ -1,0 +1,80 @@
+"""Arithmetic on named tensors: names and shapes are always checked, and means are taken in a stream.
+
+``Tensors`` is one model (or one group of numbers) by name; ``State`` is groups of them. Everything that is saved,
+sent or averaged is a ``State``, so there is one function for each of these.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from pflbed.errors import InputError
+from torch import Tensor
+
+Tensors = dict[str, Tensor]
+State = dict[str, Tensors]
+
+
+def require_same(got: Mapping[str, Tensor], expected: Mapping[str, torch.Size], where: str) -> None:
+    """Refuse tensors whose names or shapes differ from what is expected, naming every difference in one sentence."""
+    wrong = [f"'{name}' is missing" for name in expected if name not in got]
+    wrong += [f"'{name}' is not expected" for name in got if name not in expected]
+    wrong += [
+        f"'{name}' has shape {tuple(got[name].shape)} instead of {tuple(shape)}"
+        for name, shape in expected.items()
+        if name in got and got[name].shape != shape
+    ]
+    if wrong:
+        shown = "; ".join(wrong[:4]) + (f"; and {len(wrong) - 4} more" if len(wrong) > 4 else "")
+        raise InputError(f"{where} does not fit the network: {shown}.")
+
+
+def require_finite(state: State, where: str) -> None:
+    """Refuse a state that holds NaN or infinity, naming the first such tensor."""
+    for group, tensors in state.items():
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise InputError(f"{where} holds values that are not finite numbers (first in '{group}/{name}').")
+
+
+def shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    """Return the shape of every tensor by name."""
+    return {name: tensor.shape for name, tensor in tensors.items()}
+
+
+def nbytes(state: State) -> int:
+    """Count the bytes a state takes on the wire, without any framing."""
+    return sum(tensor.nbytes for tensors in state.values() for tensor in tensors.values())
+
+
+def clone(state: State) -> State:
+    """Copy a state, so that no tensor is shared with the original."""
+    return {group: {name: tensor.clone() for name, tensor in tensors.items()} for group, tensors in state.items()}
+
+
+class StreamingMean:
+    """A weighted mean of models of which only one is in memory at a time.
+
+    The sum is kept in float64: the product of a float32 value and a whole-number weight is then exact, so the result
+    does not depend on how the tensors are laid out.
+    """
+
+    def __init__(self) -> None:
+        self._sums: Tensors = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+        self._weight = 0.0
+
+    def add(self, tensors: Mapping[str, Tensor], weight: float, where: str = "an update") -> None:
+        """Add one model with its weight."""
+        if not self._sums:
+            self._sums = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in tensors.items()}
+            self._dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
+        require_same(tensors, shapes(self._sums), where)
+        for name, tensor in tensors.items():
+            self._sums[name].add_(tensor.double(), alpha=weight)
+        self._weight += weight
+
+    def result(self) -> Tensors:
+        """Return the mean in the tensors' own precision; refuse when nothing was added."""
+        if self._weight <= 0:
+            raise InputError("A mean needs at least one update with a positive weight, but none arrived.")
+        return {name: (total / self._weight).to(self._dtypes[name]) for name, total in self._sums.items()}

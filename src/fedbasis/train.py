@@ -1,0 +1,186 @@
+"""The one local loop: batches by index from uint8 pixels, augmentation on the batch, backward passes, evaluation.
+
+``backward_passes`` yields after every backward pass; whoever iterates decides what to do with the gradient. So plain
+SGD, coefficient learning and every later method share the batches, the order and the arithmetic.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pflbed.errors import InputError
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from fedbasis.flat import FlatModel
+
+Augment = Literal["none", "shift", "flip+shift"]
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How pixels become inputs: RGB / 255, minus the mean, over the deviation, channel by channel."""
+
+    resolution: int
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Turn uint8 pixels [N, H, W, 3] into a float batch [N, 3, H, W] (laid out channels last in memory)."""
+        scale = torch.tensor([1 / (255 * s) for s in self.std], device=pixels.device)
+        shift = torch.tensor([-m / s for m, s in zip(self.mean, self.std, strict=True)], device=pixels.device)
+        return torch.addcmul(shift, pixels.to(scale.dtype), scale).permute(0, 3, 1, 2)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """One client's own images and labels: all of its data that a method may see."""
+
+    pixels: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4 or self.pixels.shape[3] != 3:
+            raise InputError(f"Pixels must be uint8 [N, H, W, 3], but they are {self.pixels.dtype} {self.pixels.shape}.")
+        if len(self.pixels) != len(self.labels) or len(self.labels) == 0:
+            raise InputError(f"A client needs one label per image, but has {len(self.pixels)} and {len(self.labels)}.")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a client trains locally: plain SGD with momentum and weight decay over shuffled batches."""
+
+    preprocessing: Preprocessing
+    epochs: int = 5
+    batch: int = 16
+    rate: float = 0.01
+    momentum: float = 0.9
+    decay: float = 1e-4
+    augment: Augment = "none"
+
+
+def batches(count: int, batch: int, generator: torch.Generator) -> list[Tensor]:
+    """Shuffle row numbers into batches; a last batch of one joins the one before it (normalization needs two)."""
+    parts = list(torch.randperm(count, generator=generator).split(batch))
+    if len(parts) > 1 and len(parts[-1]) == 1:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts
+
+
+def augmented(pixels: Tensor, how: Augment, generator: torch.Generator, reach: int = 2) -> Tensor:
+    """Shift every image by up to ``reach`` pixels (edges repeated) and, if asked, mirror every second one."""
+    if how == "none":
+        return pixels
+    n, height, width, _ = pixels.shape
+    moves = torch.randint(-reach, reach + 1, (2, n, 1), generator=generator)
+    rows = (torch.arange(height) + moves[0]).clamp(0, height - 1)
+    columns = (torch.arange(width) + moves[1]).clamp(0, width - 1)
+    if how == "flip+shift":
+        mirrored = torch.rand(n, 1, generator=generator) < 0.5
+        columns = torch.where(mirrored, columns.flip(1), columns)
+    device = pixels.device
+    return pixels[torch.arange(n, device=device)[:, None, None], rows.to(device)[:, :, None], columns.to(device)[:, None]]
+
+
+def backward_passes(
+    model: FlatModel,
+    data: Examples,
+    recipe: Recipe,
+    generator: torch.Generator,
+    *,
+    statistics: Literal["batch", "frozen"] = "batch",
+    only: tuple[int, int] | None = None,
+) -> Iterator[tuple[bool, Tensor]]:
+    """Yield ``(epoch ends here, loss)`` after every backward pass; the gradients stand in ``model.gradients``.
+
+    ``statistics="batch"`` normalizes by the batch, as training does; ``"frozen"`` uses the running statistics and
+    leaves them as they are. ``only`` limits the passes to those numbered from its first to before its second.
+    """
+    device = model.weights[0].device
+    passed = 0
+    for _ in range(recipe.epochs):
+        parts = batches(len(data), recipe.batch, generator)
+        for number, rows in enumerate(parts, start=1):
+            passed += 1
+            if only is not None and not only[0] < passed <= only[1]:
+                continue
+            model.module.train(statistics == "batch" and len(rows) > 1)
+            inputs = recipe.preprocessing(augmented(data.pixels[rows], recipe.augment, generator).to(device))
+            model.zero_gradients()
+            loss = F.cross_entropy(model.module(inputs), data.labels[rows].to(device))
+            loss.backward()  # type: ignore[no-untyped-call]
+            yield number == len(parts), loss.detach()
+
+
+@dataclass
+class MeanLoss:
+    """The mean training loss over the steps, kept as a tensor so that no step waits for it."""
+
+    total: Tensor | float = 0.0
+    steps: int = 0
+
+    def add(self, loss: Tensor) -> None:
+        """Count one step."""
+        self.total, self.steps = self.total + loss, self.steps + 1
+
+    def value(self) -> float:
+        """Return the mean, or NaN when no step was made."""
+        return float(self.total) / self.steps if self.steps else float("nan")
+
+
+def sgd(
+    flats: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    rates: Sequence[float],
+    decays: Sequence[float],
+    momentum: float,
+) -> torch.optim.SGD:
+    """Make the SGD that updates flat vectors in place, one rate and decay per block."""
+    groups = []
+    for flat, gradient, rate, decay in zip(flats, gradients, rates, decays, strict=True):
+        parameter = nn.Parameter(flat)  # shares the memory of the flat vector
+        parameter.grad = gradient
+        groups.append({"params": [parameter], "lr": rate, "weight_decay": decay})
+    return torch.optim.SGD(groups, lr=rates[0], momentum=momentum, fused=True)
+
+
+def local_sgd(
+    model: FlatModel,
+    data: Examples,
+    recipe: Recipe,
+    generator: torch.Generator,
+    *,
+    rates: Sequence[float] | None = None,
+    decays: Sequence[float] | None = None,
+    on_step: Callable[[int], None] | None = None,
+    only: tuple[int, int] | None = None,
+) -> MeanLoss:
+    """Train the whole model by SGD; ``rates`` and ``decays`` give every block its own."""
+    blocks = len(model.weights)
+    optimizer = sgd(
+        model.weights,
+        model.gradients,
+        [recipe.rate] * blocks if rates is None else rates,
+        [recipe.decay] * blocks if decays is None else decays,
+        recipe.momentum,
+    )
+    mean = MeanLoss()
+    for _, loss in backward_passes(model, data, recipe, generator, only=only):
+        optimizer.step()
+        mean.add(loss)
+        if on_step is not None:
+            on_step(mean.steps)
+    return mean
+
+
+@torch.no_grad()
+def predict(module: nn.Module, pixels: Tensor, preprocessing: Preprocessing, batch: int = 256) -> Tensor:
+    """Return the class probabilities of images, on the CPU, with the module in evaluation mode."""
+    module.eval()
+    device = next(module.parameters()).device
+    parts = [torch.softmax(module(preprocessing(part.to(device))), dim=1).cpu() for part in pixels.split(batch)]
+    return torch.cat(parts)

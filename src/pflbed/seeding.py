@@ -1,0 +1,16 @@
+"""Every random choice has a name: its generator is derived from the seed and the purpose, not from what ran before."""
+
+import hashlib
+
+import numpy as np
+
+
+def seed_for(*purpose: str | int) -> int:
+    """Derive a 63-bit seed from a purpose such as ``(seed, "split", "sketch")``, the same on every machine."""
+    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in purpose)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def generator(*purpose: str | int) -> np.random.Generator:
+    """Make the numpy generator that belongs to a purpose."""
+    return np.random.Generator(np.random.PCG64(seed_for(*purpose)))

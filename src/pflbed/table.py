@@ -1,0 +1,87 @@
+"""A dataset before any split is a table: one row per image, with its label and domain, and no pixels."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pflbed.errors import InputError
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The rows of a dataset; arrays are copied and made read-only, so a table never changes under its digest."""
+
+    paths: tuple[str, ...]
+    """Relative and "/"-separated, or a source's own id such as ``mnist/0123``; unique."""
+    labels: Rows
+    """Index into ``class_names``."""
+    domains: Rows
+    """Index into ``domain_names``."""
+    class_names: tuple[str, ...]
+    domain_names: tuple[str, ...]
+    groups: tuple[str, ...] | None
+    """Rows of the same group (one source glyph, one person) never stand in two splits."""
+    digest: str
+    """A sha256 that identifies the data."""
+
+    def __post_init__(self) -> None:
+        for name in ("paths", "class_names", "domain_names"):
+            values = tuple(getattr(self, name))
+            if len(set(values)) != len(values):
+                raise InputError(
+                    f"{name} must be unique, got {Counter(values).most_common(1)[0][0]!r} twice; rename one"
+                )
+            object.__setattr__(self, name, values)
+        object.__setattr__(self, "labels", _indices("labels", self.labels, len(self.paths), self.class_names))
+        object.__setattr__(self, "domains", _indices("domains", self.domains, len(self.paths), self.domain_names))
+        if self.groups is not None:
+            object.__setattr__(self, "groups", tuple(self.groups))
+            if len(self.groups) != len(self.paths):
+                raise InputError(
+                    f"groups must name one group per path, got {len(self.groups)} groups for {len(self.paths)} paths; "
+                    "give None if every row stands for itself"
+                )
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def take(self, indices: ArrayLike) -> Table:
+        """Keep the given rows in the given order; classes and domains keep their numbers, the digest is a new one."""
+        rows = np.asarray(indices, dtype=np.int64)
+        if rows.ndim != 1 or (rows.size and not (rows.min() >= 0 and rows.max() < len(self))):
+            raise InputError(f"rows to take must be a list of numbers from 0 to {len(self) - 1}, got {indices!r}")
+        if np.array_equal(rows, np.arange(len(self))):
+            return self
+        return Table(
+            paths=tuple(self.paths[i] for i in rows),
+            labels=self.labels[rows],
+            domains=self.domains[rows],
+            class_names=self.class_names,
+            domain_names=self.domain_names,
+            groups=None if self.groups is None else tuple(self.groups[i] for i in rows),
+            digest=hashlib.sha256(self.digest.encode() + rows.astype("<i8").tobytes()).hexdigest(),
+        )
+
+
+def _indices(name: str, values: ArrayLike, count: int, names: Sequence[str]) -> Rows:
+    """Check that there is one number per row and that it names something; return a read-only copy."""
+    array = np.asarray(values)
+    if array.shape != (count,):
+        raise InputError(f"{name} must hold one number per path, got shape {array.shape} for {count} paths")
+    if count and array.dtype.kind not in "iu":
+        raise InputError(f"{name} must be whole numbers, got dtype {array.dtype}; give indices, not names")
+    array = array.astype(np.int64)
+    if count and not (array.min() >= 0 and array.max() < len(names)):
+        raise InputError(
+            f"{name} must lie in 0..{len(names) - 1}, got {array.min()}..{array.max()}; name every class and domain"
+        )
+    array.setflags(write=False)
+    return array

@@ -1,0 +1,96 @@
+"""The embedded dataset is what it says: four domains, ten digits, no source digit in two places, the same every time."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pflbed import Spec, build
+from pflbed.cache import Decoded
+from pflbed.sources import digits4
+from pflbed.sources.typeset import faces
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("digits4")
+
+
+@pytest.fixture(scope="module")
+def made(cache: Path) -> Decoded:
+    return digits4.make(cache)
+
+
+def test_every_domain_has_enough_of_every_digit(made: Decoded) -> None:
+    assert made.images.shape == (len(made.table), 28, 28, 3)
+    assert made.images.dtype == np.uint8
+    assert made.table.domain_names == ("mnist", "uci", "photo", "typeset")
+    for number in range(4):
+        counts = np.bincount(made.table.labels[made.table.domains == number], minlength=10)
+        assert counts.sum() >= 1500
+        assert counts.min() >= 100
+    assert (made.table.domains == 1).sum() == 1797
+
+
+def test_every_image_shows_something_and_domains_look_different(made: Decoded) -> None:
+    assert made.images.astype(np.float64).std(axis=(1, 2, 3)).min() > 5
+    means = [made.images[made.table.domains == number].astype(np.float64) for number in range(4)]
+    colour = [np.abs(images[..., 0] - images[..., 2]).mean() for images in means]
+    assert colour[0] == colour[1] == 0
+    assert min(colour[2:]) > 5
+    for digit in range(10):  # a digit's mean image is not that of all digits
+        rows = (made.table.labels == digit) & (made.table.domains == 0)
+        assert np.abs(made.images[rows].mean(axis=0) - means[0].mean(axis=0)).max() > 40
+
+
+def test_no_image_is_repeated(made: Decoded) -> None:
+    assert len({image.tobytes() for image in made.images}) == len(made.images)
+
+
+def test_no_source_stands_in_two_domains(made: Decoded) -> None:
+    assert made.table.groups is not None
+    owners: dict[str, set[int]] = {}
+    for group, domain in zip(made.table.groups, made.table.domains, strict=True):
+        owners.setdefault(group, set()).add(int(domain))
+    assert all(len(domains) == 1 for domains in owners.values())
+    assert len([group for group in owners if group.startswith("mnist:")]) == 4000
+
+
+def test_no_source_stands_in_two_splits(made: Decoded) -> None:
+    bench = build(made.table, Spec())
+    assert made.table.groups is not None
+    seen: dict[str, set[str]] = {}
+    for group, split in zip(made.table.groups, bench.split, strict=True):
+        seen.setdefault(group, set()).add(str(split))
+    assert all(len(splits - {"unused"}) <= 1 for splits in seen.values())
+    assert (bench.split == "unused").sum() <= 100
+    assert len(bench.participating) == 80
+    assert len(bench.new) == 40
+
+
+def test_typefaces_are_digits_of_different_designs() -> None:
+    names = [face.name for face in faces()]
+    assert len(names) == len(set(names)) >= 15
+    assert not any(name.startswith(("cmex", "cmsy", "LastResort")) for name in names)
+
+
+@pytest.mark.parametrize("damage", ["none", "cut", "flip", "labels"])
+def test_made_again_it_is_the_same(made: Decoded, cache: Path, tmp_path: Path, damage: str) -> None:
+    """A new cache (none) and a damaged one both end with the same data."""
+    place = tmp_path if damage == "none" else cache
+    array, card = place / "digits4-v1.npy", place / "digits4-v1.json"
+    if damage == "cut":
+        array.write_bytes(array.read_bytes()[:-1000])
+    elif damage == "flip":
+        content = array.read_bytes()
+        array.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "labels":
+        text = card.read_text()
+        card.write_text(text.replace('"mnist:', '"other:', 1))
+    steps: list[tuple[int, int]] = []
+    again = digits4.make(place, progress=lambda done, total: steps.append((done, total)))
+    assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert again.table.digest == made.table.digest
+    assert again.table.paths == made.table.paths
+    assert np.array_equal(again.images, made.images)
+    assert np.array_equal(digits4.make(place).images, made.images)
