@@ -20,6 +20,8 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o666 & ~_umask())
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())  # the content is on the disk before the name is
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -2,14 +2,45 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from pflbed import Benchmark, InputError, Spec, Table, build, load_manifest
 from pflbed.plots import client_bubbles
-from tests.pflbed.helpers import PACS, PACS_CLASSES, counted, pacs
+
+PACS_CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+PACS: dict[str, tuple[int, ...]] = {
+    "art_painting": (379, 255, 285, 184, 201, 295, 449),
+    "cartoon": (389, 457, 346, 135, 324, 288, 405),
+    "photo": (189, 202, 182, 186, 199, 280, 432),
+    "sketch": (772, 740, 753, 608, 816, 80, 160),
+}
+
+
+def counted(counts: dict[str, tuple[int, ...]], classes: tuple[str, ...], per_group: int | None = None) -> Table:
+    """A table with so many rows of every domain and class, in groups of so many rows of a class if asked."""
+    rows = [
+        (domain, label, i)
+        for domain, sizes in sorted(counts.items())
+        for label, size in enumerate(sizes)
+        for i in range(size)
+    ]
+    names = tuple(sorted(counts))
+    return Table(
+        paths=tuple(f"{domain}/{classes[label]}/{i}.jpg" for domain, label, i in rows),
+        labels=np.array([label for _, label, _ in rows], dtype=np.int64),
+        domains=np.array([names.index(domain) for domain, _, _ in rows], dtype=np.int64),
+        class_names=classes,
+        domain_names=names,
+        groups=None if per_group is None else tuple(f"{d}/{label}/{i // per_group}" for d, label, i in rows),
+        digest="0" * 64,
+    )
+
+
+def pacs() -> Table:
+    """PACS's real counts without its images."""
+    return counted(PACS, PACS_CLASSES)
 
 
 @pytest.fixture(scope="module")
@@ -132,26 +163,6 @@ def test_too_few_images_are_said_with_their_domain() -> None:
         build(counted({"a": (25, 25)}, ("x", "y")), Spec())
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"clients_per_domain": 0}, "clients_per_domain must be a whole number of at least 1, got 0"),
-        ({"new_clients_per_domain": 0}, "both be positive or both be zero"),
-        ({"alpha": 0.0}, "alpha must be a positive number"),
-        ({"alpha": float("nan")}, "alpha must be a positive number"),
-        ({"split": (60, 20, 5, 10)}, "sum to 100"),
-        ({"split": (80, 20, 0, 0)}, "something to train on"),
-        ({"min_rows": 1.5}, "min_rows must be a whole number"),
-        ({"sizes": {"M": 1.0, "S": 0.5}}, "increasing fractions"),
-        ({"sizes": {}}, "increasing fractions"),
-        ({"seed": -1}, "seed must be"),
-    ],
-)
-def test_wrong_specs_are_refused(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Spec(**wrong)
-
-
 def test_wrong_questions_are_refused(bench: Benchmark) -> None:
     with pytest.raises(InputError, match="client must be one of the 120"):
         bench.rows("nobody")
@@ -161,34 +172,6 @@ def test_wrong_questions_are_refused(bench: Benchmark) -> None:
         bench.rows(bench.participating[0], "S")
     with pytest.raises(InputError, match="domain must be one of"):
         bench.shared_rows("clipart", "test")
-
-
-def test_a_table_checks_itself() -> None:
-    def table(**change: Any) -> Table:
-        fields: dict[str, Any] = {
-            "paths": ("a", "b"),
-            "labels": np.array([0, 1]),
-            "domains": np.array([0, 0]),
-            "class_names": ("x", "y"),
-            "domain_names": ("d",),
-            "groups": None,
-            "digest": "0",
-        }
-        return Table(**(fields | change))
-
-    assert len(table().take([1])) == 1
-    assert table().take([1]).digest != table().digest == table().take([0, 1]).digest
-    for change, message in (
-        ({"labels": np.array([0])}, "one number per path"),
-        ({"labels": np.array([0, 2])}, r"labels must lie in 0\.\.1"),
-        ({"labels": np.array([0.0, 1.0])}, "whole numbers"),
-        ({"paths": ("a", "a")}, "'a' twice"),
-        ({"groups": ("g",)}, "one group per path"),
-    ):
-        with pytest.raises(InputError, match=message):
-            table(**change)
-    with pytest.raises(InputError, match="rows to take"):
-        table().take([2])
 
 
 def test_a_manifest_is_the_same_bytes_and_reads_back(bench: Benchmark, tmp_path: Path) -> None:
@@ -223,7 +206,7 @@ def test_a_changed_manifest_is_refused(bench: Benchmark, tmp_path: Path) -> None
 @pytest.mark.parametrize("participating", [True, False])
 def test_bubbles_are_drawn_for_every_client_and_class(bench: Benchmark, participating: bool, tmp_path: Path) -> None:
     figure = client_bubbles(bench, participating)
-    drawn = sum(len(collection.get_offsets()) for collection in figure.axes[0].collections)
+    drawn = sum(len(np.asarray(collection.get_offsets())) for collection in figure.axes[0].collections)
     names = bench.participating if participating else bench.new
     assert drawn == sum(int((bench.counts(name) > 0).sum()) for name in names)
     figure.savefig(tmp_path / "bubbles.png")

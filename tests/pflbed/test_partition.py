@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from pflbed import InputError
@@ -29,7 +29,13 @@ def test_dirichlet_deals_every_row_once_or_says_why_not(
     try:
         parts = dirichlet(labels, clients, alpha, generator(seed), min_rows)
     except InputError as error:
-        assert "min_rows" in str(error)
+        refusal = str(error)
+    else:
+        refusal = ""
+    event("refused" if refusal else "dealt")
+    if refusal:
+        assert "fewer clients" in refusal
+        assert "smaller min_rows" in refusal
         return
     assert len(parts) == clients
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))

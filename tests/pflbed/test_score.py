@@ -33,7 +33,7 @@ def test_classes_a_client_lacks_do_not_count() -> None:
 
 
 def test_mismatch_is_the_mean_l1_distance() -> None:
-    assert label_mismatch([[1, 0], [0.5, 0.5]], [[0, 1], [0.5, 0.5]]) == 1.0
+    assert label_mismatch([[1.0, 0.0], [0.5, 0.5]], [[0.0, 1.0], [0.5, 0.5]]) == 1.0
     assert label_mismatch([0.25, 0.75], [0.25, 0.75]) == 0.0
 
 

@@ -71,7 +71,7 @@ class Context:
         """Make this client's generator for a purpose in this round."""
         return torch_generator(self.seed, "client", self.client, self.round, *purpose)
 
-    def at(self, client: str, round: int = 0) -> "Context":  # noqa: A002
+    def at(self, client: str, round: int = 0) -> "Context":
         """Return the same context for another client or round."""
         return replace(self, client=client, round=round)
 

@@ -12,6 +12,6 @@ class Engine(Protocol):
 
     kept: dict[str, State]
 
-    def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent]]:  # noqa: A002
+    def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent]]:
         """Update the named clients in this order and yield ``(client, what it sent)``."""
         ...

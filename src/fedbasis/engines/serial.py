@@ -19,7 +19,7 @@ class Serial:
         self._method, self._data, self._seed = method, data, seed
         self._model = method.task.network.workspace(device)
 
-    def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent]]:  # noqa: A002
+    def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent]]:
         """Update the named clients in this order and yield ``(client, what it sent)``."""
         for client in clients:
             context = Context(self._seed, client, self._model, round)

@@ -49,7 +49,7 @@ class Row(NamedTuple):
 def make(cache: Path | None = None, progress: Progress | None = None) -> Decoded:
     """Give the four domains, 28x28 RGB, from ``cache`` (default: the user's) if what it holds is whole."""
     folder = cache_dir() if cache is None else Path(cache)
-    kept = _read(folder)
+    kept = read_cached(folder)
     if kept is not None:
         return kept
     digits, labels = _mnist_data()
@@ -142,7 +142,7 @@ def _table(fields: dict[str, Any], digest: str) -> Table:
     )
 
 
-def _read(folder: Path) -> Decoded | None:
+def read_cached(folder: Path) -> Decoded | None:
     """What an earlier call left, or None if anything is missing, cut short or changed."""
     try:
         fields = json.loads((folder / f"{NAME}.json").read_text(encoding="utf-8"))

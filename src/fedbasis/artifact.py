@@ -1,0 +1,200 @@
+"""Tensors on disk: safetensors plus a small json card, atomic, versioned, and checked against what is expected.
+
+An artifact is a folder that appears whole or not at all: ``tensors.safetensors`` and ``card.json``, which says what
+kind it is, for which architecture, classes and preprocessing, where it comes from, and the tensors' sha256. Nothing
+is ever unpickled.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pflbed.errors import InputError
+from pflbed.files import replacing, sha256_of, write_json
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from fedbasis import __version__
+from fedbasis.models import Network
+from fedbasis.params import State, Tensors, require_finite, require_same, shapes
+from fedbasis.train import Preprocessing
+
+FORMAT = 1
+TENSORS, CARD = "tensors.safetensors", "card.json"
+
+
+class Architecture(BaseModel):
+    """Enough to build the network again."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str
+    resolution: int = Field(gt=0)
+    options: dict[str, Any] = {}
+    blocks: int | dict[str, list[str]] | None = None
+
+
+class Pixels(BaseModel):
+    """How an image becomes an input."""
+
+    model_config = ConfigDict(extra="forbid")
+    resolution: int = Field(gt=0)
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+class Card(BaseModel):
+    """What an artifact says about itself."""
+
+    model_config = ConfigDict(extra="forbid")
+    format: int = FORMAT
+    kind: Literal["bases", "model"]
+    version: str = __version__
+    method: str
+    settings: dict[str, Any] = {}
+    architecture: Architecture
+    classes: list[str] = Field(min_length=1)
+    preprocessing: Pixels
+    provenance: dict[str, Any] = {}
+    learned: dict[str, Any] = {}
+    sha256: str = ""
+
+    @property
+    def network(self) -> Network:
+        """The network this artifact holds."""
+        a = self.architecture
+        return Network(a.name, len(self.classes), a.resolution, a.options, a.blocks)
+
+    @property
+    def pixels(self) -> Preprocessing:
+        """The preprocessing as a function."""
+        return Preprocessing(self.preprocessing.resolution, self.preprocessing.mean, self.preprocessing.std)
+
+
+def describe(network: Network) -> Architecture:
+    """Describe a network for a card."""
+    blocks = network.blocks
+    plain = {block: list(under) for block, under in blocks.items()} if isinstance(blocks, Mapping) else blocks
+    return Architecture(name=network.name, resolution=network.resolution, options=dict(network.options), blocks=plain)
+
+
+def describe_pixels(preprocessing: Preprocessing) -> Pixels:
+    """Describe the preprocessing for a card."""
+    return Pixels(**asdict(preprocessing))
+
+
+def write_tensors(path: Path, state: State, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a state to one safetensors file (``group/name`` keys; the group "" is left out), atomically."""
+    flat = {f"{group}/{name}" if group else name: t for group, tensors in state.items() for name, t in tensors.items()}
+    ready = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in flat.items()}
+    with replacing(path) as temporary:
+        save_file(ready, temporary, dict(metadata or {}))
+
+
+def read_tensors(path: Path) -> tuple[State, dict[str, str]]:
+    """Read a state and the file's metadata back; a damaged file gets a sentence."""
+    state: State = {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = dict(file.metadata() or {})
+            for key in file.keys():  # noqa: SIM118
+                group, _, name = key.rpartition("/")
+                state.setdefault(group, {})[name] = file.get_tensor(key)
+    except FileNotFoundError:
+        raise InputError(f"The file {path} must exist, but it does not.") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise InputError(f"{path} is not a whole safetensors file ({error}); get or make it again.") from error
+    return state, metadata
+
+
+def save(folder: Path, state: State, card: Card, replace: bool = False) -> None:
+    """Write an artifact under a temporary name and rename it: no half-written folder is ever seen."""
+    if folder.exists() and not replace:
+        raise InputError(f"The output {folder} must not exist yet, but it does; choose another name or remove it.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
+    try:
+        write_tensors(temporary / TENSORS, state)
+        filled = card.model_copy(update={"sha256": sha256_of(temporary / TENSORS)})
+        write_json(temporary / CARD, filled.model_dump(mode="json"))
+        temporary.chmod(0o755)
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.rename(temporary, folder)  # noqa: PTH104
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def read_card(folder: Path) -> Card:
+    """Read and check an artifact's card."""
+    if not folder.is_dir():
+        raise InputError(f"An artifact is a folder with {CARD} and {TENSORS}, but there is no folder {folder}.")
+    try:
+        raw = json.loads((folder / CARD).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{folder} is no artifact: it must hold {CARD} and {TENSORS}, but {CARD} is missing.") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder / CARD} must be json, but it cannot be read ({error}).") from error
+    if isinstance(raw, dict) and isinstance(raw.get("format"), int) and raw["format"] > FORMAT:
+        raise InputError(
+            f"{folder} has format {raw['format']}, but this version ({__version__}) reads up to {FORMAT}; upgrade it."
+        )
+    try:
+        return Card.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the card"
+        raise InputError(f"{folder / CARD} is not a valid card: '{where}': {first['msg']}.") from error
+
+
+def load(folder: Path, kind: Literal["bases", "model"]) -> tuple[Card, State]:
+    """Read an artifact and check everything: kind, digest, names, shapes, finite numbers."""
+    card = read_card(folder)
+    if card.kind != kind:
+        hint = "run 'fedbasis personalize' on it first" if kind == "model" else "give the bases it was made from"
+        raise InputError(f"{folder} must hold {kind}, but it holds a '{card.kind}' artifact; {hint}.")
+    path = folder / TENSORS
+    if not path.is_file():
+        raise InputError(f"{folder} is incomplete: {TENSORS} is missing; get the whole folder again.")
+    if sha256_of(path) != card.sha256:
+        raise InputError(f"{path} is not the file its card describes (sha256 differs): it was cut short or changed.")
+    state, _ = read_tensors(path)
+    module = card.network.build()
+    expected = shapes(module.state_dict()) if kind == "model" else card.network.layout(module).shapes
+    for group, tensors in state.items():
+        require_same(tensors, expected, f"{path} ('{card.architecture.name}')" + (f", group '{group}'," if group else ""))
+    require_finite(state, str(path))
+    return card, state
+
+
+def whole_model(network: Network, tensors: Tensors) -> Tensors:
+    """Add the architecture's integer constants to a model, so that ``load_state_dict`` takes it as it is."""
+    return {name: tensors.get(name, buffer).detach() for name, buffer in network.build().state_dict().items()}
+
+
+def load_module(folder: Path) -> tuple[Card, nn.Module]:
+    """Load a personal model as an ordinary module in evaluation mode."""
+    card, state = load(folder, "model")
+    module = card.network.build()
+    module.load_state_dict(state[""])
+    return card, module.eval()
+
+
+def load_weights(path: Path, expected: Mapping[str, torch.Size]) -> Tensors:
+    """Read pretrained tensors for a network; only the classifier may be missing or of another shape."""
+    state, _ = read_tensors(path)
+    found = state.get("", {})
+    usable = {name: tensor for name, tensor in found.items() if name in expected and tensor.shape == expected[name]}
+    if len(usable) < len(expected) / 2:
+        raise InputError(
+            f"The weights {path} must fit the network, but only {len(usable)} of its {len(expected)} tensors are in it "
+            "by name and shape; choose the matching network or file."
+        )
+    return usable

@@ -1,0 +1,186 @@
+"""Carry out one experiment: data -> benchmark -> rounds -> bases -> new clients -> results, in one run folder.
+
+Called again it goes on where it stopped; called after its end it only reads. Nothing is printed here: whoever calls
+passes an ``Observer``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import pflbed
+import torch
+from pflbed import Benchmark, Client, InputError
+from pflbed.cache import Decoded
+from pflbed.files import write_json
+
+from fedbasis import artifact
+from fedbasis.algorithms import METHODS
+from fedbasis.algorithms.base import Adaptation, Method, Task
+from fedbasis.config import EMBEDDED, Experiment
+from fedbasis.engines.serial import Serial
+from fedbasis.evaluation import Plan, evaluate, summarize, to_examples
+from fedbasis.models import Network
+from fedbasis.params import State
+from fedbasis.rounds import train
+from fedbasis.runs import Run, append_line, read_lines, rewrite_lines
+from fedbasis.train import Preprocessing, Recipe
+
+
+class Observer:
+    """What a run tells while it works; every method may be overridden, and none has to be."""
+
+    def decoding(self, done: int, total: int) -> None:
+        """So many images are decoded."""
+
+    def bad_images(self, bad: list[tuple[str, str]]) -> None:
+        """These images could not be read and are left out."""
+
+    def started(self, run: Run, method: str, rounds_done: int, rounds: int, jobs_done: int, jobs: int) -> None:
+        """The run begins, or goes on."""
+
+    def client(self, number: int, client: int, clients: int, loss: float) -> None:
+        """A client of a round has trained."""
+
+    def round(self, record: dict[str, Any]) -> None:
+        """A round has ended."""
+
+    def served(self, done: int, total: int, record: dict[str, Any]) -> None:
+        """A new client has been personalized in one way."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An experiment with its data in place."""
+
+    experiment: Experiment
+    benchmark: Benchmark
+    clients: Mapping[str, Client]
+
+    @cached_property
+    def method(self) -> Method:
+        """The method with its network."""
+        e, classes = self.experiment, self.benchmark.table.class_names
+        network = Network(e.model.name, len(classes), e.data.resolution, e.model.options, e.model.blocks)
+        recipe = Recipe(
+            Preprocessing(e.data.resolution), e.train.epochs, e.train.batch, e.train.rate, e.train.momentum,
+            e.train.decay, e.train.augment,
+        )  # fmt: skip
+        weighting = cast(Literal["uniform", "examples"], e.train.weighting)
+        task = Task(network, recipe, e.train.rounds, weighting)
+        if e.model.weights is not None:
+            task = Task(network, recipe, e.train.rounds, weighting, artifact.load_weights(Path(e.model.weights), task.layout.shapes))
+        return METHODS[e.method_name](e.method, task)
+
+    @property
+    def participating(self) -> dict[str, Client]:
+        """The clients that train together."""
+        return {name: self.clients[name] for name in self.benchmark.participating}
+
+    @property
+    def new(self) -> dict[str, Client]:
+        """The clients that come after training."""
+        return {name: self.clients[name] for name in self.benchmark.new}
+
+    def run(self, out: Path) -> Run:
+        """Return the run's folder below ``out``."""
+        return Run(out / f"{self.experiment.method_name}-{self.experiment.digest(self.benchmark.table.digest)}")
+
+
+def images_of(source: str, resolution: int, observer: Observer) -> Decoded:
+    """Return the decoded images of the embedded data or of a folder."""
+    if source == EMBEDDED:
+        if resolution != 28:
+            raise InputError(f"The embedded data are 28 pixels wide, but data.resolution is {resolution}; set it to 28.")
+        from pflbed.sources import digits4
+
+        return digits4.make(progress=observer.decoding)
+    root = Path(source)
+    decoded = pflbed.decode(root, pflbed.scan(root), resolution, observer.decoding)
+    if decoded.bad:
+        observer.bad_images(decoded.bad)
+    return decoded
+
+
+def prepare(experiment: Experiment, observer: Observer | None = None) -> Prepared:
+    """Decode the data (or find them decoded) and split them among clients."""
+    decoded = images_of(experiment.data.source, experiment.data.resolution, observer or Observer())
+    benchmark = pflbed.build(decoded.table, experiment.data.spec(experiment.seed))
+    return Prepared(experiment, benchmark, pflbed.clients(benchmark, decoded.images))
+
+
+def device_of(name: str) -> torch.device:
+    """Turn a device's name into a device that is there; "auto" takes an accelerator if there is one."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"machine.device '{name}' must be a device of this machine, but it is not: {reason}.") from error
+    return torch.device(name)
+
+
+def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> Run:
+    """Train (or go on training), publish the bases, serve every new client, score, and mark the run as done."""
+    observer = observer or Observer()
+    run, method, e = prepared.run(out), prepared.method, prepared.experiment
+    device = device_of(e.machine.device)
+    torch.set_num_threads(e.machine.threads)
+    p = e.personalize
+    plan = Plan(e.ways, tuple(e.data.sizes), p.rates, Adaptation(p.epochs, p.rates[0], p.decay, p.momentum, p.batch))
+    jobs = len(plan.jobs(prepared.new))
+    with run.locked():
+        if not run.done:
+            write_json(run.config, e.as_dict())
+        done = read_lines(run.evaluation)
+        lines = read_lines(run.metrics)
+        observer.started(run, method.name, lines[-1]["round"] if lines else 0, e.train.rounds, len(done), jobs)
+        if run.done:
+            return run
+        data = {name: to_examples(client.train) for name, client in prepared.participating.items()}
+        server = train(
+            method, Serial(method, data, e.seed, device), prepared.participating, e.seed, run,
+            participation=e.train.participation, on_client=observer.client, on_round=observer.round,
+        )  # fmt: skip
+        publish(prepared, server, run)
+        rewrite_lines(run.evaluation, done)
+
+        def write(record: dict[str, Any]) -> None:
+            append_line(run.evaluation, record)
+            done.append(record)
+            observer.served(len(done), jobs, record)
+
+        records = evaluate(method, server, prepared.new, plan, e.seed, tuple(done), write, device)
+        rows = [{**asdict(row), "delta": row.delta} for row in summarize(method.name, records, prepared.new)]
+        write_json(run.results, rows)
+        prepared.benchmark.save(run.folder / "benchmark")
+        run.finish({"bases": artifact.read_card(run.bases).sha256, "rounds": e.train.rounds})
+        run.checkpoint.unlink(missing_ok=True)
+    return run
+
+
+def publish(prepared: Prepared, server: State, run: Run) -> None:
+    """Write what new clients are served from; bit-identical for the same experiment."""
+    method, e = prepared.method, prepared.experiment
+    state = {group: tensors for group, tensors in server.items() if group != "clock"}
+    card = artifact.Card(
+        kind="bases",
+        method=method.name,
+        settings=e.method.model_dump(mode="json"),
+        architecture=artifact.describe(method.task.network),
+        classes=list(prepared.benchmark.table.class_names),
+        preprocessing=artifact.describe_pixels(method.task.recipe.preprocessing),
+        provenance={
+            "data": prepared.benchmark.table.digest,
+            "seed": e.seed,
+            "run": run.folder.name,
+            "rounds": e.train.rounds,
+            "clients": len(prepared.benchmark.participating),
+        },
+    )
+    artifact.save(run.bases, state, card, replace=True)

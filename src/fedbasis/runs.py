@@ -1,0 +1,127 @@
+"""A run is a folder named by the hash of its configuration: config, metrics, evaluation, checkpoint, bases, done.
+
+Everything in it appears whole or not at all, so a run can be killed at any moment and started again: it goes on from
+its last checkpoint and ends with the same bits. One process at a time works on a run.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pflbed.errors import InputError
+from pflbed.files import replacing, write_json
+
+from fedbasis.artifact import read_tensors, write_tensors
+from fedbasis.params import State
+
+
+@dataclass(frozen=True)
+class Run:
+    """The places inside a run folder."""
+
+    folder: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.folder / "config.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One json line per round."""
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def evaluation(self) -> Path:
+        """One json line per new client, way, size and rate."""
+        return self.folder / "evaluation.jsonl"
+
+    @property
+    def results(self) -> Path:
+        """The scored table."""
+        return self.folder / "results.json"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The server's state after the last finished round, and what clients keep."""
+        return self.folder / "checkpoint.safetensors"
+
+    @property
+    def bases(self) -> Path:
+        """The published artifact."""
+        return self.folder / "bases"
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has ended."""
+        return (self.folder / "done").exists()
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Mark the end."""
+        write_json(self.folder / "done", summary)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Work on the run alone; a second process is refused at once, and a killed one leaves no lock behind."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise InputError(
+                    f"Only one process may train a run, but another is training {self.folder}; wait for it or stop it."
+                ) from None
+            for stale in self.folder.glob(".*.tmp"):  # what a killed process was writing
+                if stale.is_file():
+                    stale.unlink()
+            yield
+
+    def save_checkpoint(self, server: State, kept: dict[str, State], rounds_done: int) -> None:
+        """Write the state after a round, in one atomic step."""
+        state = {f"server/{group}": tensors for group, tensors in server.items()}
+        state |= {f"kept/{client}/{group}": t for client, mine in kept.items() for group, t in mine.items()}
+        write_tensors(self.checkpoint, state, {"rounds_done": str(rounds_done)})
+
+    def load_checkpoint(self) -> tuple[State, dict[str, State], int] | None:
+        """Read the last checkpoint, or nothing when there is none."""
+        if not self.checkpoint.exists():
+            return None
+        state, metadata = read_tensors(self.checkpoint)
+        server = {group.removeprefix("server/"): t for group, t in state.items() if group.startswith("server/")}
+        kept: dict[str, State] = {}
+        for group, tensors in state.items():
+            if group.startswith("kept/"):
+                client, _, name = group.removeprefix("kept/").rpartition("/")
+                kept.setdefault(client, {})[name] = tensors
+        return server, kept, int(metadata["rounds_done"])
+
+
+def append_line(path: Path, record: dict[str, Any]) -> None:
+    """Add one json line and push it to the disk."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read json lines; a last line that a kill cut short does not count."""
+    records: list[dict[str, Any]] = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                break
+    return records
+
+
+def rewrite_lines(path: Path, records: list[dict[str, Any]]) -> None:
+    """Replace a file of json lines as a whole."""
+    with replacing(path) as temporary:
+        temporary.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
