@@ -34,14 +34,27 @@ def cluster_directions(deltas: Tensor, clusters: int, seed: int, tries: int = 8)
     return _cluster(_embed((directions @ directions.t()).double().numpy()), clusters, seed, tries)
 
 
-def cluster_models(layout: Layout, start: Tensors, models: Sequence[Tensors], clusters: int, seed: int) -> list[Tensors]:
-    """Return the mean model of every cluster of models that all started from ``start``."""
-    origin = torch.cat(layout.flatten(start))
-    labels = cluster_directions(torch.stack([torch.cat(layout.flatten(m)) - origin for m in models]), clusters, seed)
-    means = [StreamingMean() for _ in range(clusters)]
-    for label, model in zip(labels, models, strict=True):
-        means[label].add(model, 1.0)
-    return [mean.result() for mean in means]
+def cluster_models(
+    layout: Layout, start: Tensors, models: Sequence[Tensors], clusters: int, seed: int, by_block: bool
+) -> list[Tensors]:
+    """Return the mean models of the clusters of models that all started from ``start``.
+
+    ``by_block`` clusters every block on its own: the combination is by block as well, so a basis need not hold the
+    same clients in all of its blocks (early blocks tend to group by domain, the classifier by labels).
+    """
+    origin = layout.flatten(start)
+    deltas = [torch.stack(rows) - zero for rows, zero in zip(zip(*map(layout.flatten, models), strict=True), origin, strict=True)]
+    if by_block:
+        labels = [cluster_directions(delta, clusters, seed) for delta in deltas]
+    else:
+        labels = [cluster_directions(torch.cat(deltas, dim=1), clusters, seed)] * len(deltas)
+    means = [StreamingMean() for _ in range(clusters * len(deltas))]
+    for index, model in enumerate(models):
+        for block, label in enumerate(labels):
+            mine = {entry.name: model[entry.name] for entry in layout.entries if entry.block == block}
+            means[block * clusters + int(label[index])].add(mine, 1.0)
+    parts = [mean.result() for mean in means]
+    return [{name: t for part in parts[k::clusters] for name, t in part.items()} for k in range(clusters)]
 
 
 def _embed(gram: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -90,7 +90,7 @@ class Machine(Section):
     """Where it is computed. The number of threads can change the last bits, so it counts for the run's name."""
 
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps ...")
-    threads: int = Field(2, ge=1)
+    threads: int = Field(1, ge=1, description="of one process; small networks are fastest with 1")
 
 
 class Experiment(Section):

@@ -6,6 +6,7 @@ A user's own network is named ``module:factory``; the factory is called with ``c
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -94,24 +95,32 @@ class ResNet(nn.Module):
         return self.fc(torch.flatten(self.avgpool(x), 1))  # type: ignore[no-any-return]
 
 
-class ConvNet(nn.Module):
-    """A plain CNN: convolution, normalization, ReLU and pooling twice, a hidden layer, a classifier."""
+def _stage(inputs: int, outputs: int, kernel: int, norm: str) -> nn.Sequential:
+    """Convolution, normalization, ReLU, pooling by two."""
+    convolution = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=norm == "none")
+    return nn.Sequential(convolution, _norm(norm, outputs), nn.ReLU(inplace=True), nn.MaxPool2d(2))
 
-    def __init__(self, widths: tuple[int, int], hidden: int, classes: int, resolution: int, norm: str) -> None:
+
+class ConvNet(nn.Module):
+    """A plain CNN: one stage per width, a hidden layer if asked for, a classifier."""
+
+    def __init__(
+        self, widths: tuple[int, ...], kernel: int, hidden: int, classes: int, resolution: int, norm: str
+    ) -> None:
         super().__init__()
-        bias = norm == "none"
-        self.conv1 = nn.Sequential(nn.Conv2d(3, widths[0], 5, padding=2, bias=bias), _norm(norm, widths[0]))
-        self.conv2 = nn.Sequential(nn.Conv2d(widths[0], widths[1], 5, padding=2, bias=bias), _norm(norm, widths[1]))
-        self.pool = nn.MaxPool2d(2)
-        self.relu = nn.ReLU(inplace=True)
-        self.hidden = nn.Linear(widths[1] * (resolution // 4) ** 2, hidden)
-        self.fc = nn.Linear(hidden, classes)
+        for stage, (inputs, outputs) in enumerate(pairwise((3, *widths)), start=1):
+            self.add_module(f"conv{stage}", _stage(inputs, outputs, kernel, norm))
+        features = widths[-1] * (resolution // 2 ** len(widths)) ** 2
+        self.flatten = nn.Flatten()
+        if hidden:
+            self.hidden = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(inplace=True))
+        self.fc = nn.Linear(hidden or features, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits."""
-        x = self.pool(self.relu(self.conv1(x)))
-        x = self.pool(self.relu(self.conv2(x)))
-        return self.fc(self.relu(self.hidden(torch.flatten(x, 1))))  # type: ignore[no-any-return]
+        for stage in self.children():
+            x = stage(x)
+        return x
 
 
 def _resnet18(classes: int, resolution: int, width: int = 64, stem: str = "imagenet", norm: str = "batch") -> nn.Module:
@@ -123,11 +132,11 @@ def _resnet10(classes: int, resolution: int, width: int = 16, stem: str = "small
 
 
 def _cnn(classes: int, resolution: int, norm: str = "none") -> nn.Module:
-    return ConvNet((32, 64), 512, classes, resolution, norm)
+    return ConvNet((32, 64), 5, 512, classes, resolution, norm)
 
 
 def _cnn_small(classes: int, resolution: int, norm: str = "batch") -> nn.Module:
-    return ConvNet((16, 32), 64, classes, resolution, norm)
+    return ConvNet((16, 32, 64), 3, 0, classes, resolution, norm)
 
 
 MODELS: dict[str, Callable[..., nn.Module]] = {

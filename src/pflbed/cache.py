@@ -51,6 +51,22 @@ def cache_dir() -> Path:
     return Path(base) / "fedbasis"
 
 
+def read_images(root: Path, table: Table, resolution: int) -> Decoded:
+    """Decode a few images in memory and leave nothing on the disk, as befits a client's private folder."""
+    images: list[NDArray[np.uint8]] = []
+    kept: list[int] = []
+    bad: list[tuple[str, str]] = []
+    for row, path in enumerate(table.paths):
+        try:
+            images.append(read_image(Path(root) / path, resolution))
+            kept.append(row)
+        except UNREADABLE as error:
+            bad.append((path, _reason(error, Path(root))))
+    if not images:
+        raise _none_readable(Path(root), bad)
+    return Decoded(table.take(kept), np.stack(images), bad)
+
+
 def decode(root: Path, table: Table, resolution: int, progress: Progress | None = None) -> Decoded:
     """Give the table's images at ``resolution``, from the cache if that is whole and the files are unchanged."""
     if resolution < 1:
@@ -76,21 +92,29 @@ def _decode_all(
             _write_header(file, len(table), resolution)
             for done, path in enumerate(table.paths, start=1):
                 try:
-                    file.write(_read_image(root / path, resolution).tobytes())
+                    file.write(read_image(root / path, resolution).tobytes())
                 except UNREADABLE as error:
-                    bad.append((path, f"{type(error).__name__}: {error}".replace(str(root), "").strip()))
+                    bad.append((path, _reason(error, root)))
                 if progress is not None:
                     progress(done, len(table))
             if len(bad) == len(table):
-                raise InputError(
-                    f"at least one image must be readable, got {len(bad)} that are not in {root}, "
-                    f"the first being {bad[0][0]} ({bad[0][1]}); check the files"
-                )
+                raise _none_readable(root, bad)
             file.seek(0)
             _write_header(file, len(table) - len(bad), resolution)
         card = {"format": FORMAT, "stamp": stamp, "sha256": sha256_of(temporary), "bad": bad}
     write_json(place.with_suffix(".json"), card)
     return card
+
+
+def _reason(error: Exception, root: Path) -> str:
+    return f"{type(error).__name__}: {error}".replace(str(root), "").strip()
+
+
+def _none_readable(root: Path, bad: list[tuple[str, str]]) -> InputError:
+    return InputError(
+        f"at least one image must be readable, got {len(bad)} that are not in {root}, "
+        f"the first being {bad[0][0]} ({bad[0][1]}); check the files"
+    )
 
 
 def _write_header(file: Any, count: int, resolution: int) -> None:
@@ -99,7 +123,8 @@ def _write_header(file: Any, count: int, resolution: int) -> None:
     np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
 
 
-def _read_image(path: Path, resolution: int) -> NDArray[np.uint8]:
+def read_image(path: Path, resolution: int) -> NDArray[np.uint8]:
+    """Decode one image: turned, on white, scaled and cropped to a square."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a damaged EXIF block or a palette is no reason to stop
         warnings.simplefilter("error", Image.DecompressionBombWarning)

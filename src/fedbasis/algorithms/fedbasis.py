@@ -35,6 +35,7 @@ class FedBasisConfig(MethodConfig):
     tau: float = Field(0.1, gt=0, le=1, description="sharpening: temperature of the softmax while bases are trained")
     coordinate_descent: bool = Field(True, description="coefficients first, then bases; false trains both at once")
     warm_start: float = Field(0.3, ge=0, lt=1, description="share of the rounds spent on FedAvg before bases are made")
+    cluster: Literal["network", "block"] = Field("block", description="what is grouped when the first bases are made")
     init: Literal["pretrained", "random"] = Field("pretrained", description="all bases equal, or each its own draw")
     upload: Literal["factored", "full"] = Field("factored", description="one model and (a, alpha), or all K bases")
     aggregation: Literal["mean", "usage"] = Field("usage", description="divide by the clients, or by a basis' usage")
@@ -140,7 +141,8 @@ class FedBasis(Method):
         arrived = list(updates)  # the one round in which all local models are needed at once
         major = [self._warm_up.aggregate(server, arrived, seed)[MODEL]] if self.config.major else []
         models = [sent.tensors[MODEL] for _, sent in arrived]
-        bases = cluster_models(self.task.layout, server[MODEL], models, self.config.bases, seed)
+        by_block = self.config.cluster == "block"
+        bases = cluster_models(self.task.layout, server[MODEL], models, self.config.bases, seed, by_block)
         return BasisSet.from_models(self.task.layout, major + bases, self.config.major).to_state()
 
     def model(self, server: State) -> Tensors:

@@ -1,0 +1,270 @@
+"""The command line: the only place that prints. A user's mistake gets one sentence on stderr and exit code 2."""
+
+import json
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pflbed.errors import InputError
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(
+    name="fedbasis",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="""Personal image classifiers for clients nobody has seen before.
+
+    Many clients learn a few shareable [bold]basis[/bold] models together; a new client then learns only how to
+    combine them, on its own few images, and gets one ordinary network that fits it.
+
+    Start with [bold]fedbasis demo[/bold]. Then: [bold]train[/bold] bases from a configuration,
+    [bold]personalize[/bold] them for a folder of images, [bold]predict[/bold] with the result.""",
+)
+out_console = Console()
+
+
+class Keep(StrEnum):
+    """Which epoch's model is written."""
+
+    last = "last"
+    best = "best"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from fedbasis import __version__
+
+        out_console.print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    seed: Annotated[int, typer.Option(min=0, help="Another seed is another split, initial model and order.")] = 0,
+    out: Annotated[Path, typer.Option(help="Where the run folders go.")] = Path("runs"),
+    report: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    fast: Annotated[bool, typer.Option("--fast", help="Half a minute, to try the machinery; too short to learn.")] = False,
+) -> None:
+    """Train FedAvg and FedBasis on the embedded Digits-4, serve every new client, print a table, write a report.
+
+    Stopped half-way, the same command goes on where it was.
+    """
+    from fedbasis.demo import experiments
+    from fedbasis.display import Live, results_table
+    from fedbasis.experiment import prepare
+    from fedbasis.jobs import execute_all
+
+    plans = experiments(seed, fast)
+    _writable(out)
+    _writable(report.parent)
+    with Live(out_console) as live:
+        observers = [live.observer(plan.method_name) for plan in plans]
+        benchmark = prepare(plans[0], observers[0]).benchmark
+        table = benchmark.table
+        out_console.print(
+            f"Digits-4: {len(table)} images, {len(table.domain_names)} domains ({', '.join(table.domain_names)}), "
+            f"{len(benchmark.participating)} participating and {len(benchmark.new)} new clients (seed {seed}).",
+            highlight=False,
+        )
+        runs = execute_all(plans, out, observers)
+    rows = [row for run in runs for row in json.loads(run.results.read_text(encoding="utf-8"))]
+    title = f"Personalized accuracy (%) of {len(benchmark.new)} new clients"
+    out_console.print(results_table(rows, list(plans[0].data.sizes), title))
+    _report(runs, report)
+
+
+def _report(runs: list[Any], path: Path) -> None:
+    from fedbasis.report import write_report
+
+    write_report(runs, path)
+    out_console.print(f"Report: {path}", highlight=False)
+
+
+@app.command()
+def train(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="See experiments/ for ready ones.")],
+    data: Annotated[str | None, typer.Option(help="Take the images from here: a folder <domain>/<class>/<image>.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Pretrained weights (safetensors).")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="In place of the configuration's.")] = None,
+    out: Annotated[Path, typer.Option(help="Where the run folder goes.")] = Path("runs"),
+    report: Annotated[Path | None, typer.Option(help="Also write this page.")] = None,
+) -> None:
+    """Train a method, publish its bases, serve and score every new client.
+
+    The run is a folder named by the hash of its configuration. The same command resumes it; 'done' marks its end.
+    """
+    from fedbasis import config as configuration
+    from fedbasis.display import Live, results_table
+    from fedbasis.experiment import execute, prepare
+
+    experiment = configuration.read(config)
+    changed = experiment.as_dict()
+    if data is not None:
+        changed["data"]["source"] = data
+    if weights is not None:
+        changed["model"]["weights"] = weights
+    if seed is not None:
+        changed["seed"] = seed
+    experiment = configuration.parse(changed, str(config))
+    _writable(out)
+    with Live(out_console) as live:
+        observer = live.observer(experiment.method_name)
+        run = execute(prepare(experiment, observer), out, observer)
+    rows = json.loads(run.results.read_text(encoding="utf-8"))
+    out_console.print(results_table(rows, list(experiment.data.sizes), "Personalized accuracy (%) of the new clients"))
+    out_console.print(f"Run: {run.folder}\nBases: {run.bases}", highlight=False, soft_wrap=True)
+    if report is not None:
+        _report([run], report)
+
+
+@app.command()
+def personalize(
+    bases: Annotated[Path, typer.Argument(metavar="BASES", help="Published bases, or the run folder that holds them.")],
+    data: Annotated[Path, typer.Option(help="The new client's images, as <class>/<image>.")],
+    out: Annotated[Path, typer.Option(help="The folder to write the personal model to; it must not exist.")],
+    how: Annotated[str | None, typer.Option(help="coefficients+classifier (default), coefficients, lp, ft, none.")] = None,
+    epochs: Annotated[int, typer.Option(min=1)] = 20,
+    rate: Annotated[float, typer.Option(min=1e-9, help="Learning rate of the classifier (or of lp and ft).")] = 0.01,
+    batch: Annotated[int, typer.Option(min=1)] = 16,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    keep: Annotated[Keep, typer.Option(help="The model of the last epoch, or of the best on held-out images.")] = Keep.last,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines: one json object instead of the picture.")] = False,
+) -> None:
+    """Fit the bases to a new client's folder of images and write one ordinary model.
+
+    A fifth of the images is held out to measure the accuracy before and after, if there are at least 20. The images
+    stay where they are, nothing is sent, and no copy of them is written.
+    """
+    from fedbasis.algorithms.base import Adaptation
+    from fedbasis.display import coefficients_table, print_bad
+    from fedbasis.new_client import ENOUGH, serve_folder, write_model
+
+    if out.exists():
+        raise InputError(f"The output {out} must not exist yet, but it does; choose another name or remove it.")
+    _writable(out.parent)
+    plan = Adaptation(epochs=epochs, rate=rate, batch=batch)
+    served = serve_folder(bases, data, how, plan, seed, keep.value)  # type: ignore[arg-type]
+    write_model(served, out)
+    if as_json:
+        summary = {
+            "model": str(out), "how": served.how, "epoch": served.fitted.epoch, "images": served.images,
+            "held_out": served.held_out, "before": served.before, "after": served.after, "alpha": served.alpha,
+            "skipped": [{"path": path, "reason": reason} for path, reason in served.bad],
+        }  # fmt: skip
+        sys.stdout.write(json.dumps(summary) + "\n")
+        return
+    if served.bad:
+        print_bad(out_console, served.bad)
+    if served.alpha:
+        out_console.print(coefficients_table(served.alpha))
+    judged = (
+        f"{served.held_out} held-out images"
+        if served.held_out
+        else f"the {served.images} training images (fewer than {ENOUGH}: none held out)"
+    )
+    out_console.print(
+        f"Accuracy on {judged}: {100 * served.before:.1f} % before, [bold]{100 * served.after:.1f} %[/bold] after "
+        f"{served.fitted.epoch} epochs of {served.how} on {served.images} images.",
+        highlight=False,
+    )
+    out_console.print(f"Model: {out}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A personal model, as 'personalize' wrote it.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Image files, or folders of them.")],
+    labelled: Annotated[bool, typer.Option("--labelled", help="An image's folder is its true class: score it.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One json object per image, with all probabilities.")] = False,
+) -> None:
+    """Print the class and its probability for every image."""
+    import torch
+
+    from fedbasis.display import print_bad
+    from fedbasis.new_client import predict_images, read_loose
+
+    card, pixels, paths, bad = read_loose(model, images, labelled)
+    _, probabilities = predict_images(model, torch.from_numpy(pixels))
+    best = probabilities.max(dim=1)
+    right = 0
+    for path, chance, index, row in zip(
+        paths, best.values.tolist(), best.indices.tolist(), probabilities.tolist(), strict=True
+    ):
+        right += card.classes[index] == path.parent.name
+        if as_json:
+            line = {"image": str(path), "class": card.classes[index], "probability": chance}
+            sys.stdout.write(json.dumps({**line, "all": dict(zip(card.classes, row, strict=True))}) + "\n")
+        else:
+            out_console.print(f"{path}  {card.classes[index]}  {chance:.3f}", highlight=False, soft_wrap=True)
+    if labelled and not as_json:
+        out_console.print(f"{right} of {len(paths)} right ({100 * right / len(paths):.1f} %)", highlight=False)
+    if bad:
+        print_bad(Console(stderr=True), bad)
+
+
+@app.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A run folder, bases, a personal model, or a benchmark.")],
+) -> None:
+    """Show what a folder holds: a run's state and results, an artifact's card and bases, a benchmark's clients."""
+    from fedbasis.inspection import describe_folder
+
+    for part in describe_folder(path):
+        out_console.print(part, highlight=False, soft_wrap=not isinstance(part, Table))
+
+
+@app.command()
+def methods() -> None:
+    """List the methods: their paper, what is sent, what stays on a client, how a new client is served."""
+    from fedbasis.algorithms import METHODS
+    from fedbasis.personalize import personalizers_of
+
+    table = Table()
+    for column in ("method", "paper", "a client sends", "it keeps", "a new client gets", "ways"):
+        table.add_column(column)
+    for name, method in METHODS.items():
+        ways = ", ".join(personalizers_of(method))
+        table.add_row(name, method.paper, method.sends, method.keeps, method.new_client, ways)
+    out_console.print(table)
+
+
+def _writable(folder: Path) -> None:
+    """Find out before the work, not after it, that its result could not be written."""
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"Results go to {folder}, but {there} is not a folder that can be written to; choose another.")
+
+
+def main() -> None:
+    """Run the command line; turn what a user can mend into one sentence and exit code 2."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    errors = Console(stderr=True)
+    try:
+        app()
+    except InputError as error:
+        message = str(error)
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        message = f"The system refused to read or write: {error.strerror or error}{where}; nothing half-written is left."
+    except KeyboardInterrupt:
+        errors.print("\nStopped. The same command goes on from the last finished round.")
+        sys.exit(130)
+    else:
+        return
+    errors.print(f"[bold red]fedbasis:[/bold red] {message[0].upper()}{message[1:]}", highlight=False, soft_wrap=True)
+    sys.exit(2)

@@ -1,0 +1,20 @@
+"""The demonstration: FedAvg and FedBasis on the embedded Digits-4, then every new client served and scored."""
+
+from typing import Any
+
+from fedbasis.config import Experiment, parse
+
+
+def experiments(seed: int = 0, fast: bool = False) -> list[Experiment]:
+    """Return the two experiments; ``fast`` shrinks them to half a minute, for trying the machinery only."""
+    common: dict[str, Any] = {
+        "seed": seed,
+        "data": {"clients": 10, "new_clients": 5},
+        "model": {"name": "cnn-small", "options": {"norm": "group"}},
+        "train": {"rounds": 15, "epochs": 2, "batch": 16},
+    }
+    if fast:
+        common["data"] = {"clients": 3, "new_clients": 1}
+        common["train"] = {"rounds": 3, "epochs": 1, "batch": 64, "rate": 0.05}
+        common["personalize"] = {"epochs": 3, "rates": [0.01]}
+    return [parse({**common, "method": {"name": name}}) for name in ("fedavg", "fedbasis")]

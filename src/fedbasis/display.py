@@ -1,0 +1,183 @@
+"""What a person sees in the terminal: live progress, or plain lines where there is no terminal; tables and bars."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from fedbasis.experiment import Observer
+from fedbasis.runs import Run
+
+WAYS = {"none": "", "lp": " + LP", "ft": " + FT", "coefficients": " (α only)", "coefficients+classifier": ""}
+NAMES = {"fedavg": "FedAvg", "fedbasis": "FedBasis"}
+BLOCKS = " ▏▎▍▌▋▊▉█"
+
+
+def label(method: str, how: str) -> str:
+    """Name a row of the result as papers do."""
+    return NAMES.get(method, method) + WAYS.get(how, f" + {how}")
+
+
+class Live:
+    """Progress of one or more runs, each with a bar in a terminal, or with a line per round outside one."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress = Progress(
+            TextColumn("[bold]{task.fields[name]:<9}"), TextColumn("{task.description:<24}"), BarColumn(24),
+            TextColumn("{task.fields[note]:<34}"), TimeElapsedColumn(), TextColumn("{task.fields[left]}"),
+            console=console, transient=True, disable=not console.is_terminal,
+        )  # fmt: skip
+
+    def __enter__(self) -> "Live":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def observer(self, name: str) -> Observer:
+        """Watch one run."""
+        return _RunObserver(self, NAMES.get(name, name))
+
+
+class _RunObserver(Observer):
+    """One run's bar: first its rounds, then its new clients."""
+
+    def __init__(self, live: Live, name: str) -> None:
+        self._live, self._name = live, name
+        self._task: TaskID = live.progress.add_task("waiting", total=None, name=name, note="", left="")
+        self._rounds = 1
+        self._clock = _TimeLeft()
+
+    def _say(self, line: str) -> None:
+        if not self._live.console.is_terminal:
+            self._live.console.print(f"{self._name:<9} {line}", highlight=False, soft_wrap=True)
+
+    def _show(self, description: str, done: float, total: float, note: str) -> None:
+        left = self._clock.left(done, total)
+        self._live.progress.update(
+            self._task, description=description, completed=done, total=total, note=note, left=left
+        )
+
+    def decoding(self, done: int, total: int) -> None:
+        """Show how many images are decoded."""
+        self._show(f"reading images {done}/{total}", done, total, "")
+        if done == total:
+            self._say(f"read {total} images")
+
+    def bad_images(self, bad: list[tuple[str, str]]) -> None:
+        """List what was left out."""
+        print_bad(self._live.console, bad)
+
+    def started(self, run: Run, method: str, rounds_done: int, rounds: int, jobs_done: int, jobs: int) -> None:
+        """Show where the run begins or goes on."""
+        self._rounds, self._clock = rounds, _TimeLeft()
+        where = f"goes on after round {rounds_done}/{rounds}" if rounds_done else f"starts: {rounds} rounds"
+        if run.done:
+            where = "is done already, reading its results"
+        self._say(f"{where}, {jobs} personalizations ({run.folder})")
+
+    def client(self, number: int, client: int, clients: int, loss: float) -> None:
+        """Move the bar by one client."""
+        done = (number - 1) + client / clients
+        self._show(
+            f"round {number}/{self._rounds}", done, self._rounds, f"client {client}/{clients}  loss {loss:.3f}"
+        )
+
+    def round(self, record: dict[str, Any]) -> None:
+        """Say a line per round."""
+        left = self._clock.left(record["round"], record["rounds"])
+        score = record["validation"]
+        accuracy = "" if score is None else f"  validation {100 * score:.1f} %"
+        cosine = f"  cosine {record['cosine']['network']:.4f}" if "cosine" in record else ""
+        refused = f"  refused {', '.join(record['refused'])}" if record["refused"] else ""
+        self._say(
+            f"round {record['round']:>3}/{record['rounds']}  {record['clients']} clients  loss {record['loss']:.3f}"
+            f"{accuracy}{cosine}  {record['seconds']:.1f} s{refused}  {left}"
+        )
+        if record["round"] == record["rounds"]:
+            self._clock = _TimeLeft()
+
+    def served(self, done: int, total: int, record: dict[str, Any]) -> None:
+        """Move the bar by one personalization."""
+        note = f"{record['client']} {record['how'].replace('coefficients', 'α')} {record['size']}"
+        self._show(f"new clients {done}/{total}", done, total, note)
+        if done == total or done % max(1, total // 8) == 0:
+            self._say(f"new clients {done:>4}/{total}  {self._clock.left(done, total)}")
+
+
+class _TimeLeft:
+    """Estimate the time left from what was done since the first look."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, float] | None = None
+
+    def left(self, done: float, total: float) -> str:
+        """Return a text such as ``2:05 left``."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first = (now, done)
+        then, before = self._first
+        if done <= before or done >= total:
+            return ""
+        seconds = round((now - then) / (done - before) * (total - done))
+        return f"{seconds // 60}:{seconds % 60:02d} left"
+
+
+def print_bad(console: Console, bad: Sequence[tuple[str, str]]) -> None:
+    """List images that were left out, with their number."""
+    console.print(f"[yellow]{len(bad)} of the images cannot be read and are left out:[/yellow]")
+    for path, reason in bad[:10]:
+        console.print(f"  {path}: {reason}", highlight=False, markup=False)
+    if len(bad) > 10:
+        console.print(f"  ... and {len(bad) - 10} more")
+
+
+def results_table(rows: Sequence[Mapping[str, Any]], sizes: Sequence[str], title: str) -> Table:
+    """Lay out Last / Best / |Delta| of every method, size by size."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("method")
+    for size in sizes:
+        for column in ("Last", "Best", "|Δ|", "rate"):
+            table.add_column(f"{size} {column}", justify="right")
+    table.add_column("s/client", justify="right")
+    best = {size: max(row["last"] for row in rows if row["size"] == size) for size in sizes}
+    for method, how in dict.fromkeys((row["method"], row["how"]) for row in rows):
+        cells: list[str | Text] = [label(method, how)]
+        seconds = []
+        for size in sizes:
+            row = next(r for r in rows if (r["method"], r["how"], r["size"]) == (method, how, size))
+            style = "bold green" if row["last"] == best[size] else ""
+            learns = how != "none"
+            cells += [
+                Text(f"{100 * row['last']:.1f}", style=style),
+                f"{100 * row['best']:.1f}" if learns else "-",
+                f"{100 * row['delta']:.1f}" if learns else "-",
+                f"{row['rate']:g}" if learns else "-",
+            ]
+            seconds.append(row["seconds"])
+        table.add_row(*cells, f"{sum(seconds) / len(seconds):.2f}")
+    return table
+
+
+def bar(share: float, width: int = 10) -> str:
+    """Draw a share of one as a bar of eighths."""
+    eighths = round(share * width * 8)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (BLOCKS[rest] if rest else "")).ljust(width)
+
+
+def coefficients_table(alpha: Mapping[str, Sequence[float]]) -> Table:
+    """Draw the learned coefficients, a row per block and a bar per basis."""
+    table = Table(title="What the client learned: how much of each basis, block by block", title_justify="left")
+    table.add_column("block")
+    for k in range(len(next(iter(alpha.values())))):
+        table.add_column(f"basis {k}")
+    for block, shares in alpha.items():
+        table.add_row(block, *(f"{bar(share)} {share:.2f}" for share in shares))
+    return table

@@ -1,0 +1,90 @@
+"""Look into a folder of ours, whatever it is, and describe it for a person."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from pflbed import InputError, load_manifest
+from rich.table import Table
+
+from fedbasis import artifact
+from fedbasis.basis import BasisSet
+from fedbasis.display import coefficients_table, results_table
+from fedbasis.runs import Run, read_lines
+
+Part = str | Table
+
+
+def describe_folder(path: Path) -> Iterator[Part]:
+    """Yield lines and tables about a run, an artifact or a benchmark."""
+    if not path.exists():
+        raise InputError(f"There must be something to inspect at {path}, but there is nothing; check the path.")
+    if (path / "config.json").is_file():
+        return _run(Run(path))
+    if (path / artifact.CARD).is_file() and (path / "manifest.parquet").is_file():
+        return _benchmark(path)
+    if (path / artifact.CARD).is_file():
+        return _artifact(path)
+    raise InputError(f"{path} must be a run, bases, a model or a benchmark, but it holds none of their files.")
+
+
+def _run(run: Run) -> Iterator[Part]:
+    config = json.loads(run.config.read_text(encoding="utf-8"))
+    lines = read_lines(run.metrics)
+    state = "done" if run.done else f"stopped after round {lines[-1]['round'] if lines else 0}; 'train' again resumes it"
+    yield f"Run {run.folder.name}: {config['method']['name']} on {config['data']['source']}, seed {config['seed']}, {state}."
+    if lines:
+        last = lines[-1]
+        yield (
+            f"Round {last['round']}/{last['rounds']}: loss {last['loss']:.3f}, {last['clients']} clients, "
+            f"{last['bytes_up']:,} bytes up and {last['bytes_down']:,} down per client, "
+            f"{sum(line['seconds'] for line in lines):.0f} s in all."
+        )
+    if run.results.exists():
+        rows = json.loads(run.results.read_text(encoding="utf-8"))
+        yield results_table(rows, list(config["data"]["sizes"]), "Personalized accuracy (%) of the new clients")
+    if run.bases.is_dir():
+        yield from _artifact(run.bases)
+
+
+def _artifact(path: Path) -> Iterator[Part]:
+    kind = artifact.read_card(path).kind
+    card, state = artifact.load(path, kind)
+    numbers = sum(t.numel() for t in next(iter(state.values())).values())
+    yield (
+        f"{'Bases' if kind == 'bases' else 'Personal model'} {path}: {card.architecture.name} "
+        f"{card.architecture.options or ''} for {len(card.classes)} classes at {card.pixels.resolution} pixels, "
+        f"{numbers:,} numbers a model; made by {card.method}, version {card.version}, format {card.format}."
+    )
+    yield "Classes: " + ", ".join(card.classes)
+    yield "Provenance: " + ", ".join(f"{key} {value}" for key, value in card.provenance.items())
+    if any(group.startswith("basis_") for group in state):
+        bases = BasisSet.from_state(card.network.layout(card.network.build()), state)
+        whole, blocks = bases.cosine()
+        table = Table(title=f"{bases.count} bases{' and a major basis' if bases.major else ''}: mean pairwise cosine")
+        for name in ("network", *bases.layout.blocks):
+            table.add_column(name, justify="right")
+        table.add_row(*(f"{value:.4f}" for value in (whole, *blocks)))
+        yield table
+    if "alpha" in card.learned:
+        yield coefficients_table(card.learned["alpha"])
+
+
+def _benchmark(path: Path) -> Iterator[Part]:
+    benchmark = load_manifest(path)
+    table = benchmark.table
+    yield (
+        f"Benchmark {path}: {len(table)} images, {len(table.class_names)} classes, seed {benchmark.spec.seed}, "
+        f"{len(benchmark.participating)} participating and {len(benchmark.new)} new clients."
+    )
+    shown = Table()
+    for column in ("domain", "images", "participating", "new", "val", "test", "smallest client"):
+        shown.add_column(column, justify="right" if column != "domain" else "left")
+    for domain in table.domain_names:
+        mine = [name for name in benchmark.client_ids if benchmark.domain_of(name) == domain]
+        rows = {name: len(benchmark.rows(name)) for name in mine}
+        pools = [sum(n for name, n in rows.items() if name in pool) for pool in (benchmark.participating, benchmark.new)]
+        held = [len(benchmark.shared_rows(domain, split)) for split in ("val", "test")]
+        total = int((table.domains == table.domain_names.index(domain)).sum())
+        shown.add_row(domain, *(str(n) for n in (total, *pools, *held, min(rows.values()))))
+    yield shown
