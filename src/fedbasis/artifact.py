@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pflbed.errors import InputError
-from pflbed.files import replacing, sha256_of, write_json
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -26,6 +24,8 @@ from fedbasis import __version__
 from fedbasis.models import Network
 from fedbasis.params import State, Tensors, require_finite, require_same, shapes
 from fedbasis.train import Preprocessing
+from pflbed.errors import InputError
+from pflbed.files import replacing, sha256_of, write_json
 
 FORMAT = 1
 TENSORS, CARD = "tensors.safetensors", "card.json"
@@ -95,7 +95,12 @@ def write_tensors(path: Path, state: State, metadata: Mapping[str, str] | None =
     flat = {f"{group}/{name}" if group else name: t for group, tensors in state.items() for name, t in tensors.items()}
     ready = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in flat.items()}
     with replacing(path) as temporary:
-        save_file(ready, temporary, dict(metadata or {}))
+        try:
+            save_file(ready, temporary, dict(metadata or {}))
+        except SafetensorError as error:  # not an OSError, even when the disk is full
+            raise InputError(
+                f"The system must take the file {path}, but it refused ({error}); make room for it."
+            ) from error
 
 
 def read_tensors(path: Path) -> tuple[State, dict[str, str]]:
@@ -110,7 +115,9 @@ def read_tensors(path: Path) -> tuple[State, dict[str, str]]:
     except FileNotFoundError:
         raise InputError(f"The file {path} must exist, but it does not.") from None
     except (SafetensorError, OSError, ValueError) as error:
-        raise InputError(f"{path} is not a whole safetensors file ({error}); get or make it again.") from error
+        raise InputError(
+            f"The file {path} must be whole safetensors, but it is not ({error}); get it again."
+        ) from error
     return state, metadata
 
 
@@ -120,16 +127,18 @@ def save(folder: Path, state: State, card: Card, replace: bool = False) -> None:
         raise InputError(f"The output {folder} must not exist yet, but it does; choose another name or remove it.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
+    aside = temporary.with_suffix(".old.tmp")
     try:
         write_tensors(temporary / TENSORS, state)
         filled = card.model_copy(update={"sha256": sha256_of(temporary / TENSORS)})
         write_json(temporary / CARD, filled.model_dump(mode="json"))
         temporary.chmod(0o755)
         if folder.exists():
-            shutil.rmtree(folder)
+            os.rename(folder, aside)  # noqa: PTH104
         os.rename(temporary, folder)  # noqa: PTH104
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def read_card(folder: Path) -> Card:
@@ -139,19 +148,20 @@ def read_card(folder: Path) -> Card:
     try:
         raw = json.loads((folder / CARD).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{folder} is no artifact: it must hold {CARD} and {TENSORS}, but {CARD} is missing.") from None
+        raise InputError(f"An artifact is a folder with {CARD} and {TENSORS}, but {folder} has no {CARD}.") from None
     except (OSError, ValueError) as error:
-        raise InputError(f"{folder / CARD} must be json, but it cannot be read ({error}).") from error
+        raise InputError(f"The card {folder / CARD} must be json, but it cannot be read ({error}).") from error
     if isinstance(raw, dict) and isinstance(raw.get("format"), int) and raw["format"] > FORMAT:
         raise InputError(
-            f"{folder} has format {raw['format']}, but this version ({__version__}) reads up to {FORMAT}; upgrade it."
+            f"The artifact {folder} must have format {FORMAT} or less for fedbasis {__version__}, but it has "
+            f"{raw['format']}; upgrade fedbasis."
         )
     try:
         return Card.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the card"
-        raise InputError(f"{folder / CARD} is not a valid card: '{where}': {first['msg']}.") from error
+        raise InputError(f"The card {folder / CARD} must be valid, but in '{where}': {first['msg']}.") from error
 
 
 def load(folder: Path, kind: Literal["bases", "model"]) -> tuple[Card, State]:
@@ -159,18 +169,25 @@ def load(folder: Path, kind: Literal["bases", "model"]) -> tuple[Card, State]:
     card = read_card(folder)
     if card.kind != kind:
         hint = "run 'fedbasis personalize' on it first" if kind == "model" else "give the bases it was made from"
-        raise InputError(f"{folder} must hold {kind}, but it holds a '{card.kind}' artifact; {hint}.")
+        wanted, got = ("bases", "a personal model") if kind == "bases" else ("a personal model", "bases")
+        raise InputError(f"The folder {folder} must hold {wanted}, but it holds {got}; {hint}.")
     path = folder / TENSORS
     if not path.is_file():
-        raise InputError(f"{folder} is incomplete: {TENSORS} is missing; get the whole folder again.")
+        raise InputError(f"The artifact {folder} must hold {TENSORS}, but it is missing; get the whole folder again.")
     if sha256_of(path) != card.sha256:
-        raise InputError(f"{path} is not the file its card describes (sha256 differs): it was cut short or changed.")
+        raise InputError(
+            f"The file {path} must be the one its card describes (by its sha256), but it was cut short or changed; "
+            "get the whole folder again."
+        )
     state, _ = read_tensors(path)
     module = card.network.build()
     expected = shapes(module.state_dict()) if kind == "model" else card.network.layout(module).shapes
+    if ("" in state) != (kind == "model") or not state:
+        raise InputError(f"The file {path} must hold the tensors of {kind}, but it holds {sorted(state) or 'nothing'}.")
     for group, tensors in state.items():
-        require_same(tensors, expected, f"{path} ('{card.architecture.name}')" + (f", group '{group}'," if group else ""))
-    require_finite(state, str(path))
+        where = f"The file {path} (for '{card.architecture.name}')" + (f", group '{group}'," if group else "")
+        require_same(tensors, expected, where)
+    require_finite(state, f"The file {path}")
     return card, state
 
 

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from pflbed.errors import InputError
 from torch import Tensor
 
 from fedbasis.blocks import Layout
 from fedbasis.flat import FlatModel
 from fedbasis.params import State, Tensors
+from pflbed.errors import InputError
 
 MAJOR = "major"
 
@@ -105,7 +105,7 @@ class BasisSet:
 def _mean_cosine(gram: Tensor) -> float:
     norms = gram.diagonal().clamp_min(torch.finfo(gram.dtype).tiny).sqrt()
     cosines = gram / torch.outer(norms, norms)
-    return float(cosines[tuple(torch.triu_indices(*gram.shape, offset=1))].mean())
+    return float(cosines[tuple(torch.triu_indices(len(gram), len(gram), offset=1))].mean())
 
 
 @dataclass(frozen=True)

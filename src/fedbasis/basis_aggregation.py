@@ -12,12 +12,12 @@ clients ended with. A basis that nobody used keeps what it had.
 from dataclasses import dataclass
 
 import torch
-from pflbed.errors import InputError
 from torch import Tensor
 
 from fedbasis.basis import BasisSet, basis_name, rebuild
 from fedbasis.coefficients import combination
 from fedbasis.params import State, Tensors
+from pflbed.errors import InputError
 
 UNUSED = 1e-6  # a basis used less than this, as a share of all weight, is left as it is
 
@@ -39,9 +39,7 @@ class Upload:
         if trained is None:
             rows = zip(bases.weights, combination(self.weights, bases.major).unbind(), self.a, strict=True)
             flats = bases.layout.flatten(self.model)
-            trained = [
-                rebuild(v, c, a, theta.to(v.device)) for (v, c, a), theta in zip(rows, flats, strict=True)
-            ]
+            trained = [rebuild(v, c, a, theta.to(v.device)) for (v, c, a), theta in zip(rows, flats, strict=True)]
         names = {entry.name for entry in bases.layout.select(True)}
         state: State = {}
         for index in range(bases.count + bases.major):

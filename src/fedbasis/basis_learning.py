@@ -18,7 +18,9 @@ from fedbasis.train import Examples, MeanLoss, Recipe, backward_passes, local_sg
 
 OptimizerName = Literal["sgd", "adam"]
 Only = tuple[int, int] | None
-Watch = Callable[[BasisSet, Tensor], None] | None  # called after every local step with the bases and alpha of that moment
+Watch = (
+    Callable[[BasisSet, Tensor], None] | None
+)  # called after every local step with the bases and alpha of that moment
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from pflbed.errors import InputError
 from torch import Tensor, nn
 
 from fedbasis.params import Tensors, require_same
+from pflbed.errors import InputError
 
 BlockSpec = int | Mapping[str, Sequence[str]] | None
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pflbed.errors import InputError
 from rich.console import Console
 from rich.table import Table
+
+from pflbed.errors import InputError
 
 app = typer.Typer(
     name="fedbasis",
@@ -26,7 +27,8 @@ app = typer.Typer(
     Start with [bold]fedbasis demo[/bold]. Then: [bold]train[/bold] bases from a configuration,
     [bold]personalize[/bold] them for a folder of images, [bold]predict[/bold] with the result.""",
 )
-out_console = Console()
+INTERRUPTED = 130
+out_console = Console(emoji=False)
 
 
 class Keep(StrEnum):
@@ -56,7 +58,9 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Another seed is another split, initial model and order.")] = 0,
     out: Annotated[Path, typer.Option(help="Where the run folders go.")] = Path("runs"),
     report: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-    fast: Annotated[bool, typer.Option("--fast", help="Half a minute, to try the machinery; too short to learn.")] = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Half a minute, to try the machinery; too short to learn.")
+    ] = False,
 ) -> None:
     """Train FedAvg and FedBasis on the embedded Digits-4, serve every new client, print a table, write a report.
 
@@ -69,7 +73,7 @@ def demo(
 
     plans = experiments(seed, fast)
     _writable(out)
-    _writable(report.parent)
+    _report_fits(report)
     with Live(out_console) as live:
         observers = [live.observer(plan.method_name) for plan in plans]
         benchmark = prepare(plans[0], observers[0]).benchmark
@@ -82,7 +86,7 @@ def demo(
         runs = execute_all(plans, out, observers)
     rows = [row for run in runs for row in json.loads(run.results.read_text(encoding="utf-8"))]
     title = f"Personalized accuracy (%) of {len(benchmark.new)} new clients"
-    out_console.print(results_table(rows, list(plans[0].data.sizes), title))
+    out_console.print(results_table(rows, plans[0].data.sizes, title))
     _report(runs, report)
 
 
@@ -90,13 +94,21 @@ def _report(runs: list[Any], path: Path) -> None:
     from fedbasis.report import write_report
 
     write_report(runs, path)
-    out_console.print(f"Report: {path}", highlight=False)
+    out_console.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _report_fits(path: Path) -> None:
+    if path.is_dir():
+        raise InputError(f"The report must be a file, but {path} is a folder; add a name such as report.html.")
+    _writable(path.parent)
 
 
 @app.command()
 def train(
     config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="See experiments/ for ready ones.")],
-    data: Annotated[str | None, typer.Option(help="Take the images from here: a folder <domain>/<class>/<image>.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Take the images from here: a folder <domain>/<class>/<image>.")
+    ] = None,
     weights: Annotated[str | None, typer.Option(help="Pretrained weights (safetensors).")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="In place of the configuration's.")] = None,
     out: Annotated[Path, typer.Option(help="Where the run folder goes.")] = Path("runs"),
@@ -120,12 +132,14 @@ def train(
         changed["seed"] = seed
     experiment = configuration.parse(changed, str(config))
     _writable(out)
+    if report is not None:
+        _report_fits(report)
     with Live(out_console) as live:
         observer = live.observer(experiment.method_name)
         run = execute(prepare(experiment, observer), out, observer)
     rows = json.loads(run.results.read_text(encoding="utf-8"))
-    out_console.print(results_table(rows, list(experiment.data.sizes), "Personalized accuracy (%) of the new clients"))
-    out_console.print(f"Run: {run.folder}\nBases: {run.bases}", highlight=False, soft_wrap=True)
+    out_console.print(results_table(rows, experiment.data.sizes, "Personalized accuracy (%) of the new clients"))
+    out_console.print(f"Run: {run.folder}\nBases: {run.bases}", highlight=False, markup=False, soft_wrap=True)
     if report is not None:
         _report([run], report)
 
@@ -135,13 +149,19 @@ def personalize(
     bases: Annotated[Path, typer.Argument(metavar="BASES", help="Published bases, or the run folder that holds them.")],
     data: Annotated[Path, typer.Option(help="The new client's images, as <class>/<image>.")],
     out: Annotated[Path, typer.Option(help="The folder to write the personal model to; it must not exist.")],
-    how: Annotated[str | None, typer.Option(help="coefficients+classifier (default), coefficients, lp, ft, none.")] = None,
-    epochs: Annotated[int, typer.Option(min=1)] = 20,
+    how: Annotated[
+        str | None, typer.Option(help="coefficients+classifier (default), coefficients, lp, ft, none.")
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="How often to go through the images.")] = 20,
     rate: Annotated[float, typer.Option(min=1e-9, help="Learning rate of the classifier (or of lp and ft).")] = 0.01,
-    batch: Annotated[int, typer.Option(min=1)] = 16,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
-    keep: Annotated[Keep, typer.Option(help="The model of the last epoch, or of the best on held-out images.")] = Keep.last,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines: one json object instead of the picture.")] = False,
+    batch: Annotated[int, typer.Option(min=1, help="How many images a step sees.")] = 16,
+    seed: Annotated[int, typer.Option(min=0, help="Decides the order of the images and which are held out.")] = 0,
+    keep: Annotated[
+        Keep, typer.Option(help="The model of the last epoch, or of the best on held-out images.")
+    ] = Keep.last,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="For machines: one json object instead of the picture.")
+    ] = False,
 ) -> None:
     """Fit the bases to a new client's folder of images and write one ordinary model.
 
@@ -156,7 +176,7 @@ def personalize(
         raise InputError(f"The output {out} must not exist yet, but it does; choose another name or remove it.")
     _writable(out.parent)
     plan = Adaptation(epochs=epochs, rate=rate, batch=batch)
-    served = serve_folder(bases, data, how, plan, seed, keep.value)  # type: ignore[arg-type]
+    served = serve_folder(bases, data, how, plan, seed, keep.value)
     write_model(served, out)
     if as_json:
         summary = {
@@ -180,14 +200,16 @@ def personalize(
         f"{served.fitted.epoch} epochs of {served.how} on {served.images} images.",
         highlight=False,
     )
-    out_console.print(f"Model: {out}", highlight=False, soft_wrap=True)
+    out_console.print(f"Model: {out}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A personal model, as 'personalize' wrote it.")],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Image files, or folders of them.")],
-    labelled: Annotated[bool, typer.Option("--labelled", help="An image's folder is its true class: score it.")] = False,
+    labelled: Annotated[
+        bool, typer.Option("--labelled", help="An image's folder is its true class: score it.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One json object per image, with all probabilities.")] = False,
 ) -> None:
     """Print the class and its probability for every image."""
@@ -203,16 +225,19 @@ def predict(
     for path, chance, index, row in zip(
         paths, best.values.tolist(), best.indices.tolist(), probabilities.tolist(), strict=True
     ):
-        right += card.classes[index] == path.parent.name
+        true = path.absolute().parent.name
+        right += card.classes[index] == true
         if as_json:
             line = {"image": str(path), "class": card.classes[index], "probability": chance}
+            line |= {"true": true} if labelled else {}
             sys.stdout.write(json.dumps({**line, "all": dict(zip(card.classes, row, strict=True))}) + "\n")
         else:
-            out_console.print(f"{path}  {card.classes[index]}  {chance:.3f}", highlight=False, soft_wrap=True)
+            line_of_text = f"{path}  {card.classes[index]}  {chance:.3f}"
+            out_console.print(line_of_text, highlight=False, markup=False, soft_wrap=True)
     if labelled and not as_json:
         out_console.print(f"{right} of {len(paths)} right ({100 * right / len(paths):.1f} %)", highlight=False)
     if bad:
-        print_bad(Console(stderr=True), bad)
+        print_bad(Console(stderr=True, emoji=False), bad)
 
 
 @app.command()
@@ -223,7 +248,7 @@ def inspect(
     from fedbasis.inspection import describe_folder
 
     for part in describe_folder(path):
-        out_console.print(part, highlight=False, soft_wrap=not isinstance(part, Table))
+        out_console.print(part, highlight=False, markup=False, soft_wrap=not isinstance(part, Table))
 
 
 @app.command()
@@ -232,13 +257,15 @@ def methods() -> None:
     from fedbasis.algorithms import METHODS
     from fedbasis.personalize import personalizers_of
 
-    table = Table()
-    for column in ("method", "paper", "a client sends", "it keeps", "a new client gets", "ways"):
-        table.add_column(column)
     for name, method in METHODS.items():
-        ways = ", ".join(personalizers_of(method))
-        table.add_row(name, method.paper, method.sends, method.keeps, method.new_client, ways)
-    out_console.print(table)
+        table = Table(title=f"{name} ({method.paper})", title_justify="left", title_style="bold", show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        table.add_row("a client sends", method.sends)
+        table.add_row("it keeps", method.keeps)
+        table.add_row("a new client gets", method.new_client)
+        table.add_row("ways to personalize", ", ".join(personalizers_of(method)))
+        out_console.print(table)
 
 
 def _writable(folder: Path) -> None:
@@ -253,18 +280,23 @@ def _writable(folder: Path) -> None:
 def main() -> None:
     """Run the command line; turn what a user can mend into one sentence and exit code 2."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    errors = Console(stderr=True)
+    errors = Console(stderr=True, emoji=False)
     try:
         app()
     except InputError as error:
         message = str(error)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # what typer makes of Ctrl-C
+            errors.print("\nStopped: nothing half-written is left, and training goes on with the same command.")
+        raise
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        message = f"The system refused to read or write: {error.strerror or error}{where}; nothing half-written is left."
-    except KeyboardInterrupt:
-        errors.print("\nStopped. The same command goes on from the last finished round.")
-        sys.exit(130)
+        message = (
+            f"The system refused to read or write: {error.strerror or error}{where}; nothing half-written is left."
+        )
     else:
         return
-    errors.print(f"[bold red]fedbasis:[/bold red] {message[0].upper()}{message[1:]}", highlight=False, soft_wrap=True)
+    sentence = " ".join(message.splitlines())
+    errors.print("[bold red]fedbasis:[/bold red]", end=" ")
+    errors.print(f"{sentence[0].upper()}{sentence[1:]}", highlight=False, markup=False, soft_wrap=True)
     sys.exit(2)

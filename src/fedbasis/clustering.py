@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pflbed.errors import InputError
 from torch import Tensor
 
 from fedbasis.blocks import Layout
 from fedbasis.params import StreamingMean, Tensors
 from fedbasis.seeding import seed_for
+from pflbed.errors import InputError
 
 
 def cluster_directions(deltas: Tensor, clusters: int, seed: int, tries: int = 8) -> NDArray[np.int64]:
@@ -43,7 +43,10 @@ def cluster_models(
     same clients in all of its blocks (early blocks tend to group by domain, the classifier by labels).
     """
     origin = layout.flatten(start)
-    deltas = [torch.stack(rows) - zero for rows, zero in zip(zip(*map(layout.flatten, models), strict=True), origin, strict=True)]
+    deltas = [
+        torch.stack(rows) - zero
+        for rows, zero in zip(zip(*map(layout.flatten, models), strict=True), origin, strict=True)
+    ]
     if by_block:
         labels = [cluster_directions(delta, clusters, seed) for delta in deltas]
     else:
@@ -97,5 +100,3 @@ def _split_largest(
 
 def _sizes(labels: NDArray[np.int64], clusters: int) -> NDArray[np.int64]:
     return np.bincount(labels, minlength=clusters)
-
-

@@ -32,7 +32,8 @@ def pull_back(psi: Tensor, gradient_of_c: Tensor, major: bool, tau: float = 1.0)
 
 def entropy(weights: Tensor) -> Tensor:
     """Return the entropy of every block's weights, in nats: 0 for a single basis, ln K for the uniform mixture."""
-    return torch.special.entr(weights).sum(dim=-1)
+    entropies: Tensor = torch.special.entr(weights).sum(dim=-1)
+    return entropies
 
 
 def uniform_entropy(bases: int) -> float:

@@ -9,11 +9,10 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_origin
 
-from pflbed import Spec
-from pflbed.errors import InputError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from fedbasis.algorithms import METHODS
@@ -21,27 +20,37 @@ from fedbasis.algorithms.base import MethodConfig
 from fedbasis.models import MODELS
 from fedbasis.personalize import personalizers_of
 from fedbasis.train import Augment
+from pflbed import Spec
+from pflbed.errors import InputError
+from pflbed.files import sha256_of
 
 EMBEDDED = "digits4"
 
 
 class Section(BaseModel):
-    """A part of the configuration: unknown keys are refused, values do not change."""
+    """A part of the configuration: unknown keys are refused, "5" is no 5, a default counts as if it was written."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True)
 
 
 class Data(Section):
     """Where the images come from and how they become clients."""
 
-    source: str = Field(EMBEDDED, description="'digits4' (embedded) or a folder <domain>/<class>/<image>")
-    resolution: int = Field(28, ge=8, le=1024, description="images are scaled and cropped to this square")
-    clients: int = Field(20, ge=1, description="participating clients per domain")
-    new_clients: int = Field(10, ge=1, description="new clients per domain")
-    alpha: float = Field(0.3, gt=0, description="Dirichlet concentration over classes")
-    split: tuple[float, float, float, float] = Field((60, 20, 5, 15), description="participating/new/val/test in %")
-    min_rows: int = Field(2, ge=1, description="the least number of images a client has")
-    sizes: dict[str, float] = Field({"S": 0.5, "M": 1.0}, description="shares of a new client's images")
+    source: str = Field(default=EMBEDDED, description="'digits4' (embedded) or a folder <domain>/<class>/<image>")
+    resolution: int = Field(default=28, ge=8, le=1024, description="images are scaled and cropped to this square")
+    clients: int = Field(default=20, ge=1, description="participating clients per domain")
+    new_clients: int = Field(default=10, ge=1, description="new clients per domain")
+    alpha: float = Field(default=0.3, gt=0, description="Dirichlet concentration over classes")
+    split: Annotated[tuple[float, float, float, float], Strict(False)] = Field(
+        default=(60, 20, 5, 15), description="participating/new/val/test in %"
+    )
+    min_rows: int = Field(default=2, ge=1, description="the least number of images a client has")
+    sizes: dict[str, float] = Field(default={"S": 0.5, "M": 1.0}, description="shares of a new client's images")
+
+    @field_validator("sizes")
+    @classmethod
+    def _in_order(cls, sizes: dict[str, float]) -> dict[str, float]:
+        return dict(sorted(sizes.items(), key=lambda size: size[1]))
 
     def spec(self, seed: int) -> Spec:
         """Return PFLBed's specification of the benchmark."""
@@ -51,52 +60,66 @@ class Data(Section):
 class Model(Section):
     """The network."""
 
-    name: str = Field("cnn-small", description=f"one of {', '.join(MODELS)}, or your own 'module:factory'")
-    options: dict[str, Any] = Field({}, description="passed to the network, such as width or norm")
-    blocks: int | dict[str, list[str]] | None = Field(None, description="1, or block -> parameter-name prefixes")
-    weights: str | None = Field(None, description="a safetensors file of pretrained weights")
+    name: str = Field(default="cnn-small", description=f"one of {', '.join(MODELS)}, or your own 'module:factory'")
+    options: dict[str, Any] = Field(default={}, description="passed to the network, such as width or norm")
+    blocks: int | dict[str, list[str]] | None = Field(
+        default=None, description="1, or block -> parameter-name prefixes"
+    )
+    weights: str | None = Field(default=None, description="a safetensors file of pretrained weights")
+
+    @field_validator("name")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name not in MODELS and ":" not in name:
+            raise ValueError(f"there is no such network{_nearest(name, list(MODELS))}")
+        return name
 
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0)]
 
 
 class Train(Section):
     """The federation's rounds and every client's local SGD."""
 
-    rounds: int = Field(100, ge=1)
-    participation: Count | Share = Field(1.0, description="clients a round: a share (1.0) or a number (10)")
-    weighting: str = Field("uniform", pattern="^(uniform|examples)$", description="uniform or examples")
-    epochs: int = Field(5, ge=1, description="local epochs a round")
-    batch: int = Field(16, ge=1)
-    rate: float = Field(0.01, gt=0)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    decay: float = Field(1e-4, ge=0)
+    rounds: int = Field(default=100, ge=1)
+    participation: Count | Share = Field(default=1.0, description="clients a round: a share (1.0) or a number (10)")
+    weighting: str = Field(default="uniform", pattern="^(uniform|examples)$", description="uniform or examples")
+    epochs: int = Field(default=5, ge=1, description="local epochs a round")
+    batch: int = Field(default=16, ge=1)
+    rate: float = Field(default=0.01, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    decay: float = Field(default=1e-4, ge=0)
     augment: Augment = "none"
 
 
 class Personalize(Section):
     """How new clients are served and scored."""
 
-    ways: tuple[str, ...] | None = Field(None, description="none, lp, ft and the method's own; unset: the method's own")
-    epochs: int = Field(20, ge=1)
-    rates: tuple[float, ...] = Field((0.005, 0.01, 0.05), min_length=1, description="chosen on validation data")
-    momentum: float = Field(0.9, ge=0, lt=1)
-    decay: float = Field(1e-4, ge=0)
-    batch: int = Field(16, ge=1)
+    ways: Annotated[tuple[str, ...], Strict(False)] | None = Field(
+        default=None, min_length=1, description="none, lp, ft and the method's own; unset: the method's own"
+    )
+    epochs: int = Field(default=20, ge=1)
+    rates: Annotated[tuple[Rate, ...], Strict(False)] = Field(
+        default=(0.005, 0.01, 0.05), min_length=1, description="chosen on validation data"
+    )
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    decay: float = Field(default=1e-4, ge=0)
+    batch: int = Field(default=16, ge=1)
 
 
 class Machine(Section):
     """Where it is computed. The number of threads can change the last bits, so it counts for the run's name."""
 
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps ...")
-    threads: int = Field(1, ge=1, description="of one process; small networks are fastest with 1")
+    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps ...")
+    threads: int = Field(default=1, ge=1, description="of one process; small networks are fastest with 1")
 
 
 class Experiment(Section):
     """One training run and its evaluation."""
 
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
     data: Data = Data()
     model: Model = Model()
     train: Train = Train()
@@ -119,10 +142,12 @@ class Experiment(Section):
         }
 
     def digest(self, data_digest: str) -> str:
-        """Hash what influences the result: the settings and the data themselves, not where the data lie."""
+        """Hash what influences the result: the settings, the data and the weights themselves, not where these lie."""
         settings = self.as_dict()
         settings["machine"].pop("device")
         settings["data"].pop("source")
+        if self.model.weights is not None:
+            settings["model"]["weights"] = _content(Path(self.model.weights))
         text = json.dumps([settings, data_digest], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -140,9 +165,10 @@ def parse(raw: Mapping[str, Any], where: str = "the configuration") -> Experimen
     else:
         name = method["name"]
         try:
-            config = METHODS[name].Config(**{key: value for key, value in method.items() if key != "name"})
+            settings = {key: value for key, value in method.items() if key != "name"}
+            config = METHODS[name].Config.model_validate_json(json.dumps(settings, default=str), strict=True)
         except ValidationError as error:
-            problems += [_sentence(e, ("method",), METHODS[name].Config) for e in error.errors()]
+            problems += _sentences(error, ("method",), METHODS[name].Config)
     for reserved in ("method_name",):
         if reserved in raw:
             problems.append(f"'{reserved}' is not a key{_nearest(reserved, ['method'])}")
@@ -150,13 +176,12 @@ def parse(raw: Mapping[str, Any], where: str = "the configuration") -> Experimen
     try:
         experiment = Experiment(method_name=name, method=config, **raw)
     except ValidationError as error:
-        problems += [_sentence(e, (), Experiment) for e in error.errors()]
-    if name and not problems:
-        allowed = personalizers_of(METHODS[name])
-        wrong = [way for way in experiment.ways if way not in allowed]
-        problems += [f"personalize.ways holds '{way}'{_nearest(way, list(allowed))}" for way in wrong]
+        problems += _sentences(error, (), Experiment)
+    else:
+        problems += _misfits(experiment)
     if problems:
-        raise InputError(f"{where} has {len(problems)} problem{'s' * (len(problems) > 1)}: " + "; ".join(problems) + ".")
+        count = f"{len(problems)} problem{'s' * (len(problems) > 1)}"
+        raise InputError(f"A configuration must be right as a whole, but {where} has {count}: {'; '.join(problems)}.")
     return experiment
 
 
@@ -165,20 +190,59 @@ def read(path: Path) -> Experiment:
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"The configuration {path} must exist, but it does not; see experiments/ for ready ones.") from None
+        raise InputError(
+            f"The configuration {path} must exist, but it does not; see experiments/ for ready ones."
+        ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{path} must be a TOML file, but it cannot be read: {error}.") from error
+        raise InputError(f"The configuration {path} must be a TOML file, but it cannot be read: {error}.") from error
     return parse(raw, str(path))
 
 
-def _sentence(error: ErrorDetails, prefix: tuple[str, ...], root: type[BaseModel]) -> str:
-    path = (*prefix, *(str(part) for part in error["loc"]))
-    key = ".".join(path)
+def _content(weights: Path) -> str:
+    if not weights.is_file():
+        raise InputError(f"The weights (model.weights) must be a safetensors file, but there is no file {weights}.")
+    return sha256_of(weights)
+
+
+def _misfits(experiment: Experiment) -> list[str]:
+    """Find what is right by itself but not together."""
+    problems: list[str] = []
+    try:
+        experiment.data.spec(experiment.seed)
+    except InputError as error:
+        problems.append(f"[data] {error}")
+    if experiment.method_name:
+        allowed = personalizers_of(METHODS[experiment.method_name])
+        wrong = [way for way in experiment.ways if way not in allowed]
+        problems += [f"personalize.ways holds '{way}'{_nearest(way, list(allowed))}" for way in wrong]
+    return problems
+
+
+def _sentences(error: ValidationError, prefix: tuple[str, ...], root: type[BaseModel]) -> list[str]:
+    found: dict[str, str] = {}
+    for detail in error.errors():
+        key = ".".join((*prefix, *_place(root, detail["loc"])))
+        if detail["type"] != "too_short" or not detail["input"]:  # pydantic also calls a list of bad items too short
+            found[key] = (
+                f"{found[key]} or {_sentence(detail, '', root)}" if key in found else _sentence(detail, key, root)
+            )
+    return list(found.values())
+
+
+def _place(root: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    """Name the key, without the alternative of a union that pydantic tried."""
+    field = _section(root, tuple(map(str, path[:1]))).model_fields.get(str(path[1])) if len(path) > 2 else None
+    union = field is not None and get_origin(field.annotation) in (Union, UnionType)
+    return [str(part) for part in (path[:2] if union else path)]
+
+
+def _sentence(error: ErrorDetails, key: str, root: type[BaseModel]) -> str:
     if error["type"] == "extra_forbidden":
-        section = _section(root, path[len(prefix) : -1])
-        return f"'{key}' is not a key{_nearest(path[-1], list(section.model_fields))}"
+        *above, last = (str(part) for part in error["loc"])
+        return f"'{key}' is not a key{_nearest(last, list(_section(root, tuple(above)).model_fields))}"
     message = error["msg"].removeprefix("Value error, ")
-    return f"'{key or 'method'}': {message[0].lower()}{message[1:]}" + (
+    start = f"'{key}': " if key else ""
+    return f"{start}{message[0].lower()}{message[1:]}" + (
         f" (got {error['input']!r})" if not isinstance(error["input"], (Mapping, BaseModel)) else ""
     )
 

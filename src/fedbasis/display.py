@@ -56,7 +56,7 @@ class _RunObserver(Observer):
 
     def _say(self, line: str) -> None:
         if not self._live.console.is_terminal:
-            self._live.console.print(f"{self._name:<9} {line}", highlight=False, soft_wrap=True)
+            self._live.console.print(f"{self._name:<9} {line}", highlight=False, markup=False, soft_wrap=True)
 
     def _show(self, description: str, done: float, total: float, note: str) -> None:
         left = self._clock.left(done, total)
@@ -85,9 +85,7 @@ class _RunObserver(Observer):
     def client(self, number: int, client: int, clients: int, loss: float) -> None:
         """Move the bar by one client."""
         done = (number - 1) + client / clients
-        self._show(
-            f"round {number}/{self._rounds}", done, self._rounds, f"client {client}/{clients}  loss {loss:.3f}"
-        )
+        self._show(f"round {number}/{self._rounds}", done, self._rounds, f"client {client}/{clients}  loss {loss:.3f}")
 
     def round(self, record: dict[str, Any]) -> None:
         """Say a line per round."""
@@ -133,24 +131,25 @@ def print_bad(console: Console, bad: Sequence[tuple[str, str]]) -> None:
     """List images that were left out, with their number."""
     console.print(f"[yellow]{len(bad)} of the images cannot be read and are left out:[/yellow]")
     for path, reason in bad[:10]:
-        console.print(f"  {path}: {reason}", highlight=False, markup=False)
+        console.print(f"  {path}: {reason}", highlight=False, markup=False, soft_wrap=True)
     if len(bad) > 10:
         console.print(f"  ... and {len(bad) - 10} more")
 
 
-def results_table(rows: Sequence[Mapping[str, Any]], sizes: Sequence[str], title: str) -> Table:
+def results_table(rows: Sequence[Mapping[str, Any]], sizes: Mapping[str, float], title: str) -> Table:
     """Lay out Last / Best / |Delta| of every method, size by size."""
     table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("method")
-    for size in sizes:
-        for column in ("Last", "Best", "|Δ|", "rate"):
-            table.add_column(f"{size} {column}", justify="right")
+    names = sorted(sizes, key=lambda size: sizes[size])
+    table.add_column("method", no_wrap=True)
+    for size in names:
+        for column in ("Last", "Best", "|Δ|"):
+            table.add_column(f"{size} {column}", justify="right", no_wrap=True)
     table.add_column("s/client", justify="right")
-    best = {size: max(row["last"] for row in rows if row["size"] == size) for size in sizes}
+    best = {size: max(row["last"] for row in rows if row["size"] == size) for size in names}
     for method, how in dict.fromkeys((row["method"], row["how"]) for row in rows):
         cells: list[str | Text] = [label(method, how)]
         seconds = []
-        for size in sizes:
+        for size in names:
             row = next(r for r in rows if (r["method"], r["how"], r["size"]) == (method, how, size))
             style = "bold green" if row["last"] == best[size] else ""
             learns = how != "none"
@@ -158,7 +157,6 @@ def results_table(rows: Sequence[Mapping[str, Any]], sizes: Sequence[str], title
                 Text(f"{100 * row['last']:.1f}", style=style),
                 f"{100 * row['best']:.1f}" if learns else "-",
                 f"{100 * row['delta']:.1f}" if learns else "-",
-                f"{row['rate']:g}" if learns else "-",
             ]
             seconds.append(row["seconds"])
         table.add_row(*cells, f"{sum(seconds) / len(seconds):.2f}")

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pflbed import Client, global_accuracy, personalized_accuracy
 
 from fedbasis import coefficients
 from fedbasis.algorithms.base import Adaptation, Context, Method
 from fedbasis.params import State
 from fedbasis.personalize import Fitted, personalize
 from fedbasis.train import Examples, predict
+from pflbed import Client, global_accuracy, personalized_accuracy
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import pflbed
 import torch
-from pflbed import Benchmark, Client, InputError
-from pflbed.cache import Decoded
-from pflbed.files import write_json
 
+import pflbed
 from fedbasis import artifact
 from fedbasis.algorithms import METHODS
 from fedbasis.algorithms.base import Adaptation, Method, Task
@@ -24,9 +21,12 @@ from fedbasis.engines.serial import Serial
 from fedbasis.evaluation import Plan, evaluate, summarize, to_examples
 from fedbasis.models import Network
 from fedbasis.params import State
-from fedbasis.rounds import train
+from fedbasis.rounds import sampled, train
 from fedbasis.runs import Run, append_line, read_lines, rewrite_lines
 from fedbasis.train import Preprocessing, Recipe
+from pflbed import Benchmark, Client, InputError
+from pflbed.cache import Decoded
+from pflbed.files import write_json
 
 
 class Observer:
@@ -71,7 +71,13 @@ class Prepared:
         weighting = cast(Literal["uniform", "examples"], e.train.weighting)
         task = Task(network, recipe, e.train.rounds, weighting)
         if e.model.weights is not None:
-            task = Task(network, recipe, e.train.rounds, weighting, artifact.load_weights(Path(e.model.weights), task.layout.shapes))
+            task = Task(
+                network,
+                recipe,
+                e.train.rounds,
+                weighting,
+                artifact.load_weights(Path(e.model.weights), task.layout.shapes),
+            )
         return METHODS[e.method_name](e.method, task)
 
     @property
@@ -93,7 +99,9 @@ def images_of(source: str, resolution: int, observer: Observer) -> Decoded:
     """Return the decoded images of the embedded data or of a folder."""
     if source == EMBEDDED:
         if resolution != 28:
-            raise InputError(f"The embedded data are 28 pixels wide, but data.resolution is {resolution}; set it to 28.")
+            raise InputError(
+                f"The embedded data are 28 pixels wide, but data.resolution is {resolution}; set it to 28."
+            )
         from pflbed.sources import digits4
 
         return digits4.make(progress=observer.decoding)
@@ -121,7 +129,9 @@ def device_of(name: str) -> torch.device:
         torch.empty(1, device=name)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"machine.device '{name}' must be a device of this machine, but it is not: {reason}.") from error
+        raise InputError(
+            f"machine.device '{name}' must be a device of this machine, but it is not: {reason}."
+        ) from error
     return torch.device(name)
 
 
@@ -134,6 +144,7 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
     p = e.personalize
     plan = Plan(e.ways, tuple(e.data.sizes), p.rates, Adaptation(p.epochs, p.rates[0], p.decay, p.momentum, p.batch))
     jobs = len(plan.jobs(prepared.new))
+    sampled(prepared.benchmark.participating, e.train.participation, e.seed, 0)  # refuses before anything is written
     with run.locked():
         if not run.done:
             write_json(run.config, e.as_dict())
@@ -141,6 +152,7 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
         lines = read_lines(run.metrics)
         observer.started(run, method.name, lines[-1]["round"] if lines else 0, e.train.rounds, len(done), jobs)
         if run.done:
+            run.checkpoint.unlink(missing_ok=True)  # a process killed at its very end leaves it
             return run
         data = {name: to_examples(client.train) for name, client in prepared.participating.items()}
         server = train(

@@ -4,13 +4,14 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from pflbed import InputError, load_manifest
 from rich.table import Table
 
 from fedbasis import artifact
 from fedbasis.basis import BasisSet
+from fedbasis.config import parse
 from fedbasis.display import coefficients_table, results_table
 from fedbasis.runs import Run, read_lines
+from pflbed import InputError, load_manifest
 
 Part = str | Table
 
@@ -25,14 +26,22 @@ def describe_folder(path: Path) -> Iterator[Part]:
         return _benchmark(path)
     if (path / artifact.CARD).is_file():
         return _artifact(path)
-    raise InputError(f"{path} must be a run, bases, a model or a benchmark, but it holds none of their files.")
+    raise InputError(f"The path {path} must be a run, bases, a model or a benchmark, but it holds none of their files.")
 
 
 def _run(run: Run) -> Iterator[Part]:
-    config = json.loads(run.config.read_text(encoding="utf-8"))
+    try:
+        config = parse(json.loads(run.config.read_text(encoding="utf-8")), str(run.config)).as_dict()
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"The folder {run.folder} must be a run, but its config.json is not of a run: {error}"
+        ) from error
     lines = read_lines(run.metrics)
-    state = "done" if run.done else f"stopped after round {lines[-1]['round'] if lines else 0}; 'train' again resumes it"
-    yield f"Run {run.folder.name}: {config['method']['name']} on {config['data']['source']}, seed {config['seed']}, {state}."
+    state = (
+        "done" if run.done else f"stopped after round {lines[-1]['round'] if lines else 0}; 'train' again resumes it"
+    )
+    what = f"{config['method']['name']} on {config['data']['source']}, seed {config['seed']}"
+    yield f"Run {run.folder.name}: {what}, {state}."
     if lines:
         last = lines[-1]
         yield (
@@ -42,7 +51,7 @@ def _run(run: Run) -> Iterator[Part]:
         )
     if run.results.exists():
         rows = json.loads(run.results.read_text(encoding="utf-8"))
-        yield results_table(rows, list(config["data"]["sizes"]), "Personalized accuracy (%) of the new clients")
+        yield results_table(rows, config["data"]["sizes"], "Personalized accuracy (%) of the new clients")
     if run.bases.is_dir():
         yield from _artifact(run.bases)
 
@@ -83,7 +92,9 @@ def _benchmark(path: Path) -> Iterator[Part]:
     for domain in table.domain_names:
         mine = [name for name in benchmark.client_ids if benchmark.domain_of(name) == domain]
         rows = {name: len(benchmark.rows(name)) for name in mine}
-        pools = [sum(n for name, n in rows.items() if name in pool) for pool in (benchmark.participating, benchmark.new)]
+        pools = [
+            sum(n for name, n in rows.items() if name in pool) for pool in (benchmark.participating, benchmark.new)
+        ]
         held = [len(benchmark.shared_rows(domain, split)) for split in ("val", "test")]
         total = int((table.domains == table.domain_names.index(domain)).sum())
         shown.add_row(domain, *(str(n) for n in (total, *pools, *held, min(rows.values()))))

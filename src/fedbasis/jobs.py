@@ -4,18 +4,22 @@ Two processes of one thread each beat one process of two threads for small netwo
 killed leaves its run as it was, so starting again goes on from there.
 """
 
+import contextlib
 import multiprocessing
+import os
 import queue
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from pflbed.errors import InputError
-
 from fedbasis.config import Experiment, parse
 from fedbasis.experiment import Observer, execute, prepare
 from fedbasis.runs import Run
+from pflbed.errors import InputError
 
 EVENTS = ("decoding", "bad_images", "client", "round", "served")
 
@@ -33,14 +37,36 @@ class _Relay(Observer):
         self._events.put((self._index, "started", (run, method, rounds_done, rounds, jobs_done, jobs)))
 
 
+def _end_with_parent() -> None:
+    """Do not train on alone: when the parent is gone, however it ended, so is this process."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes started here do not hear Ctrl-C, which reaches all of a terminal's processes: the parent ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _work(index: int, raw: dict[str, Any], out: Path, events: Any) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         run = execute(prepare(parse(raw), _Relay(index, events)), out, _Relay(index, events))
         events.put((index, "finished", run.folder))
-    except (InputError, OSError) as error:
-        events.put((index, "failed", str(error)))
-    except KeyboardInterrupt:
-        events.put((index, "failed", "interrupted"))
+    except InputError as error:
+        events.put((index, "failed", error))
+    except OSError as error:
+        events.put((index, "failed", OSError(error.errno, error.strerror or str(error), error.filename)))
 
 
 def execute_all(experiments: Sequence[Experiment], out: Path, observers: Sequence[Observer]) -> list[Run]:
@@ -53,20 +79,24 @@ def execute_all(experiments: Sequence[Experiment], out: Path, observers: Sequenc
     ]
     finished: dict[int, Path] = {}
     try:
-        for worker in workers:
-            worker.start()
+        with _deaf_to_interrupts():
+            for worker in workers:
+                worker.start()
         while len(finished) < len(workers):
             _take(events, workers, observers, finished)
     finally:
-        for worker in workers:
+        started = [worker for worker in workers if worker.pid is not None]
+        for worker in started:
             worker.terminate()
-        for worker in workers:
+        for worker in started:
             worker.join()
         events.close()
     return [Run(finished[i]) for i in range(len(workers))]
 
 
-def _take(events: Any, workers: Sequence[BaseProcess], observers: Sequence[Observer], finished: dict[int, Path]) -> None:
+def _take(
+    events: Any, workers: Sequence[BaseProcess], observers: Sequence[Observer], finished: dict[int, Path]
+) -> None:
     try:
         index, event, value = events.get(timeout=0.5)
     except queue.Empty:
@@ -80,6 +110,6 @@ def _take(events: Any, workers: Sequence[BaseProcess], observers: Sequence[Obser
     if event == "finished":
         finished[index] = value
     elif event == "failed":
-        raise InputError(value)
+        raise value
     else:
         getattr(observers[index], event)(*value)

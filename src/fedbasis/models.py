@@ -10,13 +10,13 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
-from pflbed.errors import InputError
 from torch import Tensor, nn
 
 from fedbasis.blocks import BlockSpec, Layout, layout_of
 from fedbasis.flat import FlatModel
 from fedbasis.params import Tensors
 from fedbasis.seeding import seed_for
+from pflbed.errors import InputError
 
 
 def _norm(kind: str, width: int) -> nn.Module:
@@ -210,4 +210,4 @@ def classifier_of(module: nn.Module) -> str:
     linear = [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
     if not linear:
         raise InputError(f"{type(module).__name__} has no linear layer to serve as classifier; set 'classifier_name'.")
-    return linear[-1]
+    return str(linear[-1])

@@ -13,18 +13,19 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pflbed import InputError, scan_client
-from pflbed.cache import UNREADABLE, read_image, read_images
-from pflbed.scan import SUFFIXES
+from pydantic import ValidationError
 from torch import Tensor
 
 from fedbasis import artifact, coefficients
 from fedbasis.algorithms import METHODS
 from fedbasis.algorithms.base import Adaptation, Context, Method, Task
-from fedbasis.params import State
+from fedbasis.params import State, require_finite
 from fedbasis.personalize import Fitted, personalize
 from fedbasis.seeding import numpy_generator
 from fedbasis.train import Examples, Recipe, predict
+from pflbed import InputError, scan_client
+from pflbed.cache import UNREADABLE, read_image, read_images
+from pflbed.scan import SUFFIXES
 
 ENOUGH = 20  # images below which none are held out
 HELD_OUT = 0.2
@@ -54,12 +55,18 @@ def bases_at(path: Path) -> Path:
 def method_of(card: artifact.Card) -> Method:
     """Build the method that published an artifact."""
     if card.method not in METHODS:
-        raise InputError(f"The bases were made by '{card.method}', but this version knows {', '.join(METHODS)}; upgrade it.")
+        raise InputError(
+            f"The bases were made by '{card.method}', but this version knows {', '.join(METHODS)}; upgrade it."
+        )
     kind = METHODS[card.method]
     try:
         config = kind.Config(**card.settings)
-    except ValueError as error:
-        raise InputError(f"The card's settings do not fit the method '{card.method}': {error}.") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise InputError(
+            f"The card's settings must fit the method '{card.method}', but {key}: {first['msg']}."
+        ) from error
     return kind(config, Task(card.network, Recipe(card.pixels), rounds=max(2, int(card.provenance.get("rounds", 2)))))
 
 
@@ -68,12 +75,18 @@ def read_folder(folder: Path, card: artifact.Card) -> tuple[Examples, list[tuple
     table = scan_client(folder)
     unknown = [name for name in table.class_names if name not in card.classes]
     if unknown:
-        near = difflib.get_close_matches(unknown[0], card.classes, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"they know {', '.join(card.classes[:12])}"
-        raise InputError(f"Every class folder in {folder} must be a class of the bases, but '{unknown[0]}' is not; {hint}")
+        hint = _did_you_mean(unknown[0], card.classes)
+        raise InputError(
+            f"Every class folder in {folder} must be a class of the bases, but '{unknown[0]}' is not; {hint}"
+        )
     decoded = read_images(folder, table, card.pixels.resolution)
     known = np.array([card.classes.index(name) for name in decoded.table.class_names])
     return Examples(torch.from_numpy(decoded.images), torch.from_numpy(known[decoded.table.labels])), decoded.bad
+
+
+def _did_you_mean(name: str, classes: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, classes, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"the classes are {', '.join(classes[:12])}."
 
 
 def hold_out(labels: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
@@ -96,9 +109,11 @@ def serve_folder(
     method = method_of(card)
     how = how or (method.personalizers[-1] if method.personalizers else "ft")
     data, bad = read_folder(folder, card)
-    classes = len(data.labels.unique())
+    classes = len(np.unique(data.labels.numpy()))
     if classes < 2:
-        raise InputError(f"A client needs images of at least 2 classes, but {folder} holds {classes}; add another class.")
+        raise InputError(
+            f"A client needs images of at least 2 classes, but {folder} holds {classes}; add another class."
+        )
     held = torch.from_numpy(hold_out(data.labels.numpy(), seed))
     fit = Examples(data.pixels[~held], data.labels[~held])
     judge = Examples(data.pixels[held], data.labels[held]) if held.any() else fit
@@ -108,10 +123,22 @@ def serve_folder(
         guesses = predict(now.model.module, judge.pixels, card.pixels).argmax(1)
         return float((guesses == judge.labels).double().mean())
 
-    context.model.load(method.model(server))
+    try:
+        model = method.model(server)
+    except KeyError as error:
+        raise InputError(
+            f"Bases of '{method.name}' must hold {error}, but those at {bases} do not; get them again."
+        ) from error
+    context.model.load(model)
     before = accuracy(context)
     outcome = personalize(method, server, how, fit, context, plan, accuracy)
     fitted = outcome.best if keep == "best" else outcome.last
+    try:
+        require_finite({"": fitted.tensors}, "The model")
+    except InputError as error:
+        raise InputError(
+            f"The personal model must hold finite numbers, but {how} diverged; lower the learning rate."
+        ) from error
     after = outcome.validation[fitted.epoch - 1]
     alpha = _alpha(method, fitted)
     return Served(card, fitted, how, len(fit), int(held.sum()), bad, before, after, alpha, outcome.losses)
@@ -146,7 +173,6 @@ def predict_images(model: Path, pixels: Tensor) -> tuple[artifact.Card, Tensor]:
     return card, predict(module, pixels, card.pixels)
 
 
-
 def read_loose(
     model: Path, images: Sequence[Path], labelled: bool
 ) -> tuple[artifact.Card, NDArray[np.uint8], list[Path], list[tuple[str, str]]]:
@@ -165,9 +191,11 @@ def read_loose(
             raise InputError(f"The image {path} must exist, but it does not.")
     if labelled:
         for path in found:
-            if path.absolute().parent.name not in card.classes:
-                known = ", ".join(card.classes[:12])
-                raise InputError(f"With --labelled an image's folder is its class, but '{path.parent.name}' of {path} is not one of {known}.")
+            if (name := path.absolute().parent.name) not in card.classes:
+                raise InputError(
+                    f"With --labelled an image's folder must be a class of the model, but '{name}' of {path} is not; "
+                    f"{_did_you_mean(name, card.classes)}"
+                )
     pixels, good, bad = [], [], []
     for path in found:
         try:

@@ -7,8 +7,9 @@ sent or averaged is a ``State``, so there is one function for each of these.
 from collections.abc import Mapping
 
 import torch
-from pflbed.errors import InputError
 from torch import Tensor
+
+from pflbed.errors import InputError
 
 Tensors = dict[str, Tensor]
 State = dict[str, Tensors]

@@ -8,11 +8,10 @@ model after the Last epoch and after the Best one, chosen on validation data and
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from pflbed.errors import InputError
-
 from fedbasis.algorithms.base import Adaptation, Context, Method
 from fedbasis.params import State, Tensors
 from fedbasis.train import Examples, MeanLoss, backward_passes, sgd
+from pflbed.errors import InputError
 
 Validate = Callable[[Context], float]
 GENERIC = ("none", "lp", "ft")

@@ -1,4 +1,4 @@
-"""The rounds of a federation: sample clients, update them, aggregate, measure, checkpoint; and go on where it stopped."""
+"""The rounds of a federation: sample clients, update them, aggregate, measure, checkpoint; and go on after a stop."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from pflbed import Client, personalized_accuracy
-from pflbed.errors import InputError
 
 from fedbasis.algorithms.base import Method, Sent
 from fedbasis.engines.base import Engine
@@ -16,6 +14,8 @@ from fedbasis.params import State, nbytes, require_finite
 from fedbasis.runs import Run, append_line, read_lines, rewrite_lines
 from fedbasis.seeding import numpy_generator
 from fedbasis.train import predict
+from pflbed import Client, personalized_accuracy
+from pflbed.errors import InputError
 
 ClientSeen = Callable[[int, int, int, float], None]  # round, client number, clients of the round, loss
 RoundSeen = Callable[[dict[str, Any]], None]
@@ -127,14 +127,16 @@ class _Validation:
         self._method, self._clients = method, clients
         self._model: FlatModel = method.task.network.workspace()
 
-    def __call__(self, server: State) -> float:
+    def __call__(self, server: State) -> float | None:
         self._model.load(self._method.model(server))
         guesses: dict[str, Any] = {}
         scores = []
         for client in self._clients.values():
+            if len(client.val) == 0:
+                continue
             if client.domain not in guesses:
                 pixels = torch.from_numpy(client.val.pixels)
                 probabilities = predict(self._model.module, pixels, self._method.task.recipe.preprocessing)
                 guesses[client.domain] = probabilities.argmax(1).numpy()
             scores.append(personalized_accuracy(guesses[client.domain], client.val.labels, client.label_distribution))
-        return float(np.mean(scores))
+        return float(np.mean(scores)) if scores else None

@@ -8,16 +8,16 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pflbed.errors import InputError
-from pflbed.files import replacing, write_json
-
 from fedbasis.artifact import read_tensors, write_tensors
 from fedbasis.params import State
+from pflbed.errors import InputError
+from pflbed.files import replacing, write_json
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,11 @@ class Run:
                 raise InputError(
                     f"Only one process may train a run, but another is training {self.folder}; wait for it or stop it."
                 ) from None
-            for stale in self.folder.glob(".*.tmp"):  # what a killed process was writing
-                if stale.is_file():
-                    stale.unlink()
+            for stale in (*self.folder.glob(".*.tmp"), *self.folder.glob("*/.*.tmp")):  # what a killed one was writing
+                if stale.is_dir():
+                    shutil.rmtree(stale)
+                else:
+                    stale.unlink(missing_ok=True)  # it may have lain in a folder removed just now
             yield
 
     def save_checkpoint(self, server: State, kept: dict[str, State], rounds_done: int) -> None:
@@ -91,14 +93,21 @@ class Run:
         """Read the last checkpoint, or nothing when there is none."""
         if not self.checkpoint.exists():
             return None
-        state, metadata = read_tensors(self.checkpoint)
+        try:
+            state, metadata = read_tensors(self.checkpoint)
+            rounds_done = int(metadata["rounds_done"])
+        except (InputError, KeyError, ValueError) as error:
+            raise InputError(
+                f"The checkpoint {self.checkpoint} must be whole, but it was cut short or changed; "
+                "remove it to start this run from its first round."
+            ) from error
         server = {group.removeprefix("server/"): t for group, t in state.items() if group.startswith("server/")}
         kept: dict[str, State] = {}
         for group, tensors in state.items():
             if group.startswith("kept/"):
                 client, _, name = group.removeprefix("kept/").rpartition("/")
                 kept.setdefault(client, {})[name] = tensors
-        return server, kept, int(metadata["rounds_done"])
+        return server, kept, rounds_done
 
 
 def append_line(path: Path, record: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Every random choice has a name: torch generators derived from the seed and the purpose; nothing is global."""
 
 import torch
+
 from pflbed.seeding import generator as numpy_generator
 from pflbed.seeding import seed_for
 

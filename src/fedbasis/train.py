@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pflbed.errors import InputError
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from fedbasis.flat import FlatModel
+from pflbed.errors import InputError
 
 Augment = Literal["none", "shift", "flip+shift"]
 
@@ -26,11 +26,12 @@ class Preprocessing:
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
 
-    def __call__(self, pixels: Tensor) -> Tensor:
+    def __call__(self, pixels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Turn uint8 pixels [N, H, W, 3] into a float batch [N, 3, H, W] (laid out channels last in memory)."""
-        scale = torch.tensor([1 / (255 * s) for s in self.std], device=pixels.device)
-        shift = torch.tensor([-m / s for m, s in zip(self.mean, self.std, strict=True)], device=pixels.device)
-        return torch.addcmul(shift, pixels.to(scale.dtype), scale).permute(0, 3, 1, 2)
+        scale = torch.tensor([1 / (255 * s) for s in self.std], device=pixels.device, dtype=dtype)
+        shift = [-m / s for m, s in zip(self.mean, self.std, strict=True)]
+        start = torch.tensor(shift, device=pixels.device, dtype=dtype)
+        return torch.addcmul(start, pixels.to(dtype), scale).permute(0, 3, 1, 2)
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,9 @@ class Examples:
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4 or self.pixels.shape[3] != 3:
-            raise InputError(f"Pixels must be uint8 [N, H, W, 3], but they are {self.pixels.dtype} {self.pixels.shape}.")
+            raise InputError(
+                f"Pixels must be uint8 [N, H, W, 3], but they are {self.pixels.dtype} {self.pixels.shape}."
+            )
         if len(self.pixels) != len(self.labels) or len(self.labels) == 0:
             raise InputError(f"A client needs one label per image, but has {len(self.pixels)} and {len(self.labels)}.")
 
@@ -65,7 +68,7 @@ class Recipe:
 
 def batches(count: int, batch: int, generator: torch.Generator) -> list[Tensor]:
     """Shuffle row numbers into batches; a last batch of one joins the one before it (normalization needs two)."""
-    parts = list(torch.randperm(count, generator=generator).split(batch))
+    parts = list(torch.split(torch.randperm(count, generator=generator), batch))
     if len(parts) > 1 and len(parts[-1]) == 1:
         parts[-2:] = [torch.cat(parts[-2:])]
     return parts
@@ -83,7 +86,9 @@ def augmented(pixels: Tensor, how: Augment, generator: torch.Generator, reach: i
         mirrored = torch.rand(n, 1, generator=generator) < 0.5
         columns = torch.where(mirrored, columns.flip(1), columns)
     device = pixels.device
-    return pixels[torch.arange(n, device=device)[:, None, None], rows.to(device)[:, :, None], columns.to(device)[:, None]]
+    return pixels[
+        torch.arange(n, device=device)[:, None, None], rows.to(device)[:, :, None], columns.to(device)[:, None]
+    ]
 
 
 def backward_passes(
@@ -109,7 +114,8 @@ def backward_passes(
             if only is not None and not only[0] < passed <= only[1]:
                 continue
             model.module.train(statistics == "batch" and len(rows) > 1)
-            inputs = recipe.preprocessing(augmented(data.pixels[rows], recipe.augment, generator).to(device))
+            pixels = augmented(data.pixels[rows], recipe.augment, generator).to(device)
+            inputs = recipe.preprocessing(pixels, model.weights[0].dtype)
             model.zero_gradients()
             loss = F.cross_entropy(model.module(inputs), data.labels[rows].to(device))
             loss.backward()  # type: ignore[no-untyped-call]
@@ -182,5 +188,5 @@ def predict(module: nn.Module, pixels: Tensor, preprocessing: Preprocessing, bat
     """Return the class probabilities of images, on the CPU, with the module in evaluation mode."""
     module.eval()
     device = next(module.parameters()).device
-    parts = [torch.softmax(module(preprocessing(part.to(device))), dim=1).cpu() for part in pixels.split(batch)]
+    parts = [torch.softmax(module(preprocessing(part.to(device))), dim=1).cpu() for part in torch.split(pixels, batch)]
     return torch.cat(parts)

@@ -1,10 +1,9 @@
 """The registry of methods: adding one is a file beside this and a line here."""
 
-from pflbed.errors import InputError
-
 from fedbasis.algorithms.base import Method
 from fedbasis.algorithms.fedavg import FedAvg
 from fedbasis.algorithms.fedbasis import FedBasis
+from pflbed.errors import InputError
 
 METHODS: dict[str, type[Method]] = {method.name: method for method in (FedAvg, FedBasis)}
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import torch
-from pflbed.errors import InputError
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -23,6 +22,7 @@ from fedbasis.basis_learning import CoefficientSettings, Local, learn_coefficien
 from fedbasis.clustering import cluster_models
 from fedbasis.params import State, Tensors
 from fedbasis.train import Examples, MeanLoss
+from pflbed.errors import InputError
 
 CLOCK = "clock"
 
@@ -56,6 +56,8 @@ class FedBasisConfig(MethodConfig):
             raise ValueError("bases that start equal stay equal: use warm_start > 0 or init = 'random'")
         if self.upload == "factored" and not self.factored:
             raise ValueError("upload = 'factored' is exact for SGD with frozen coefficients only; use upload = 'full'")
+        if self.aggregation == "usage" and not self.factored:
+            raise ValueError("aggregation = 'usage' needs SGD with frozen coefficients; use aggregation = 'mean'")
         return self
 
     @property
@@ -123,7 +125,9 @@ class FedBasis(Method):
             upload = Upload(model.tensors(), weights, torch.ones(len(weights), dtype=torch.float64))
         numbers = {"loss": loss.value(), "examples": float(len(data)), "coefficient_loss": psi_loss.value()}
         sent = upload.factored() if config.upload == "factored" else upload.full(local.bases, trained)
-        return Sent(sent, numbers | self._describe(weights)), {"coefficients": {"psi": psi.clone()}} if by_step else None
+        return Sent(sent, numbers | self._describe(weights)), {
+            "coefficients": {"psi": psi.clone()}
+        } if by_step else None
 
     def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
         """Average the bases in a stream; the last warm-up round clusters the local models into the first bases."""
@@ -157,7 +161,9 @@ class FedBasis(Method):
     ) -> Iterator[tuple[float, Tensors]]:
         """Learn psi, and for ``coefficients+classifier`` an offset of the classifier, with the bases frozen."""
         classifier = self.task.layout.block_of(self.task.classifier) if how.endswith("+classifier") else None
-        local = Local(self._bases(server, context), context.model, data, plan.recipe(self.task.recipe), None, context.watch)
+        local = Local(
+            self._bases(server, context), context.model, data, plan.recipe(self.task.recipe), None, context.watch
+        )
         psi = self._uniform(context.model.weights[0])
         settings, losses = self._settings(self.config.new_client_statistics), MeanLoss()
         for epoch_ends, loss in learn_coefficients(local, psi, context.generator("adapt"), settings, classifier):
@@ -171,7 +177,10 @@ class FedBasis(Method):
         if MODEL in server:
             return {"phase": "warm-up"}
         whole, blocks = BasisSet.from_state(self.task.layout, server).cosine()
-        return {"phase": "bases", "cosine": {"network": whole, **dict(zip(self.task.layout.blocks, blocks, strict=True))}}
+        return {
+            "phase": "bases",
+            "cosine": {"network": whole, **dict(zip(self.task.layout.blocks, blocks, strict=True))},
+        }
 
     def _bases(self, state: State, context: Context) -> BasisSet:
         return BasisSet.from_state(self.task.layout, state).to(context.model.weights[0].device)

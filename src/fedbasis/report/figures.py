@@ -1,0 +1,151 @@
+"""The figures of the page: each function takes plain numbers and returns one small figure that fits a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedbasis.report.svg import INK
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f8c3a")
+"""Told apart by most eyes, on light and on dark."""
+DASHES: tuple[str, ...] = ("-", "--", "-.", ":")
+DEPTHS = ("#4a7fd4", "#b35fb0", "#e08a2e")
+HEAT = "#2a78b8"
+"""A coefficient of one; zero is the page itself."""
+WIDE, NARROW = 4.6, 2.3
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve over rounds or epochs that begins at ``start``."""
+
+    values: Sequence[float]
+    start: int = 1
+    color: str = INK
+    dash: str = "-"
+    width: float = 1.5
+    marks: Sequence[int] = field(default=())
+    """Where a warm start ends."""
+
+
+def method_color(number: int) -> str:
+    """Return the colour of the run or line with this number."""
+    return COLORS[number % len(COLORS)]
+
+
+def method_dash(number: int) -> str:
+    """Return a line style that changes once all colours are used."""
+    return DASHES[number // len(COLORS) % len(DASHES)]
+
+
+def domain_color(number: int) -> str:
+    """Return the colour of a domain, the same as in PFLBed's plots."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return str(to_hex(colormaps["tab10"](number % 10)))
+
+
+def depth_color(position: float) -> str:
+    """Return a colour for a block by its depth, 0 for the first and 1 for the last, never near black or white."""
+    from matplotlib.colors import LinearSegmentedColormap, to_hex
+
+    return str(to_hex(LinearSegmentedColormap.from_list("depth", DEPTHS)(position)))
+
+
+def short(name: str, length: int = 28) -> str:
+    """Fit a name into a figure; the tables have it in full."""
+    clean = "".join(letter if letter.isprintable() else "�" for letter in name)
+    return clean if len(clean) <= length else clean[: length - 1] + "…"
+
+
+def strip(
+    scores: Mapping[str, Mapping[str, float]], domains: Mapping[str, str], colors: Mapping[str, str], least: float
+) -> Figure:
+    """Draw a row per method, a dot per client coloured by its domain, and the mean as a bar."""
+    figure, axes = _new(WIDE, 0.75 + 0.42 * len(scores))
+    for y, mine in enumerate(scores.values()):
+        spread = np.linspace(-0.26, 0.26, len(mine)) if len(mine) > 1 else np.zeros(1)
+        order = [(7 * i) % len(mine) for i in range(len(mine))] if len(mine) % 7 else list(range(len(mine)))
+        dots = [colors[domains[client]] for client in mine]
+        x = [100 * score for score in mine.values()]
+        axes.scatter(x, y + spread[order], s=16, c=dots, alpha=0.85, linewidths=0, zorder=2)
+        axes.vlines(float(np.mean(x)), y - 0.4, y + 0.4, colors=INK, linewidth=2.0, zorder=3)
+    axes.set_yticks(range(len(scores)), [short(name) for name in scores])
+    axes.set_ylim(len(scores) - 0.5, -0.5)
+    axes.set_xlim(least, 101)
+    axes.set_xlabel("personalized accuracy (%)")
+    axes.grid(visible=False, axis="y")
+    return figure
+
+
+def curves(
+    lines: Sequence[Line], along: str, what: str, limits: tuple[float, float] | None = None, title: str = ""
+) -> Figure:
+    """Draw curves along rounds or epochs; a dashed upright line shows where a warm start ends."""
+    from matplotlib.ticker import MaxNLocator
+
+    figure, axes = _new(WIDE if not title else 0.7 * WIDE, 2.5)
+    for line in lines:
+        x = np.arange(line.start, line.start + len(line.values))
+        marker = "o" if np.isfinite(line.values).sum() <= 3 else ""
+        axes.plot(
+            x, line.values, color=line.color, linestyle=line.dash, linewidth=line.width, marker=marker, markersize=3
+        )
+        for mark in line.marks:
+            axes.axvline(mark, color=line.color, linestyle=(0, (4, 3)), linewidth=0.9, alpha=0.9)
+    axes.set_xlabel(along)
+    axes.set_ylabel(what)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
+    axes.ticklabel_format(axis="y", useOffset=False)
+    first, last = min(line.start for line in lines), max(line.start + len(line.values) - 1 for line in lines)
+    room = 0.03 * max(1, last - first)
+    axes.set_xlim(first - room, last + room)
+    if limits is not None:
+        axes.set_ylim(*limits)
+    if title:
+        axes.set_title(short(title, 34))
+    return figure
+
+
+def heat(alpha: Mapping[str, Sequence[float]], domains: Mapping[str, str], block: str) -> Figure:
+    """Draw one block's coefficients: a row per client, grouped by domain, and a column per basis."""
+    from matplotlib.colors import LinearSegmentedColormap, to_rgb
+
+    shares = np.array([list(row) for row in alpha.values()], dtype=np.float64)
+    figure, axes = _new(NARROW, 0.75 + min(0.17, max(0.07, 3.2 / len(shares))) * len(shares))
+    shades = LinearSegmentedColormap.from_list("share", [(*to_rgb(HEAT), 0.0), (*to_rgb(HEAT), 1.0)])
+    axes.grid(visible=False)
+    axes.pcolormesh(shares, cmap=shades, vmin=0.0, vmax=1.0, edgecolors="none", linewidth=0, antialiased=False)
+    names = [domains[client] for client in alpha]
+    starts = [0, *(i for i, (a, b) in enumerate(pairwise(names), start=1) if a != b), len(names)]
+    for start in starts[1:-1]:
+        axes.axhline(start, color=INK, linewidth=0.6)
+    middles = [(a + b) / 2 for a, b in pairwise(starts)]
+    axes.set_yticks(middles, [short(names[a], 11) for a in starts[:-1]])
+    axes.set_xticks(np.arange(shares.shape[1]) + 0.5, [str(k) for k in range(shares.shape[1])])
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(True)
+    axes.set_ylim(len(shares), 0)
+    axes.set_xlabel("basis")
+    axes.set_title(short(block, 20))
+    return figure
+
+
+def _new(width: float, height: float) -> tuple[Figure, Axes]:
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasSVG(figure)
+    return figure, figure.add_subplot()

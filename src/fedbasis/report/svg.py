@@ -1,0 +1,105 @@
+"""A figure becomes part of a page: SVG without ids that clash, without a date, in the ink of the text around it."""
+
+import io
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+from markupsafe import Markup
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK = "#010203"
+"""Stands for the page's own text colour, so that figures are readable on light and on dark."""
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text: it can be searched, and any script is shown
+    "svg.hashsalt": "fedbasis",
+    "text.parse_math": False,  # a name may hold a dollar sign
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#8a94a3",
+    "grid.alpha": 0.3,
+    "grid.linewidth": 0.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "font.size": 8.5,
+    "axes.titlesize": 9.0,
+    "axes.titlelocation": "left",
+    "lines.linewidth": 1.5,
+}
+CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+LONG = re.compile(r"-?\d+\.\d{3,}")
+"""A number finer than anyone can see."""
+DROPPED = {"metadata", "style", "title"}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw in the page's style inside this block, and leave matplotlib as it was."""
+    import matplotlib
+
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        # matplotlib measures text in its own font, which the browser does not use: glyphs it lacks do not matter
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+class Sheet:
+    """Turns figures into inline SVG and numbers them, so that the ids of one page are unique."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, figure: "Figure", alt: str) -> Markup:
+        """Return the figure as markup; ``alt`` says what it shows."""
+        self._count += 1
+        width = figure.get_figwidth() * 96
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        root = ElementTree.fromstring(CONTROL.sub("\ufffd", buffer.getvalue()))
+        self._clean(root)
+        for name in ("width", "height", "version"):
+            root.attrib.pop(name, None)
+        root.attrib |= {"role": "img", "aria-label": CONTROL.sub("\ufffd", alt), "fill": "currentColor"}
+        root.set("style", f"width:{width:.0f}px")
+        return Markup(ElementTree.tostring(root, encoding="unicode"))
+
+    def _clean(self, element: ElementTree.Element) -> None:
+        """Drop what a page must not hold, make ids unique, and replace the ink, all the way down."""
+        element.tag = _local(element.tag)
+        attributes = {_local(key): value for key, value in element.attrib.items()}
+        element.attrib.clear()
+        for key, value in attributes.items():
+            if key == "id":
+                if element.tag not in ("g", "svg"):  # groups are never referred to
+                    element.set(key, f"f{self._count}-{value}")
+            elif key == "href":
+                element.set(key, re.sub("^#", f"#f{self._count}-", value))
+            elif key in ("d", "x", "y", "transform"):
+                element.set(key, " ".join(LONG.sub(lambda found: f"{float(found[0]):.2f}", value).split()))
+            else:
+                element.set(key, value.replace("url(#", f"url(#f{self._count}-").replace(INK, "currentColor"))
+        for child in list(element):
+            if _local(child.tag) in DROPPED:
+                element.remove(child)
+            else:
+                self._clean(child)
+
+
+def _local(name: str) -> str:
+    return name.rpartition("}")[2]

@@ -1,0 +1,243 @@
+"""The factored basis step equals autograd through all K + 1 bases, and so does every upload of it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from conftest import shapes_examples
+from fedbasis import coefficients
+from fedbasis.basis import BasisSet, FactoredRates, rebuild
+from fedbasis.basis_aggregation import BasisMean, Upload
+from fedbasis.basis_learning import CoefficientSettings, Local, learn_coefficients, train_bases, train_factored
+from fedbasis.blocks import Layout, layout_of
+from fedbasis.flat import FlatModel
+from fedbasis.models import Network
+from fedbasis.params import Tensors
+from fedbasis.seeding import torch_generator
+from fedbasis.train import Examples, Preprocessing, Recipe, batches
+
+STEPS = 50
+
+
+def make_bases(module: nn.Module, layout: Layout, count: int, major: bool, dtype: torch.dtype) -> BasisSet:
+    generator = torch_generator("bases", count)
+    start = FlatModel(module.to(dtype), layout).tensors()
+
+    def drawn(tensor: Tensor) -> Tensor:
+        return tensor + 0.1 * torch.rand(tensor.shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    models = [{name: drawn(tensor) for name, tensor in start.items()} for _ in range(count + major)]
+    return BasisSet.from_models(layout, models, major)
+
+
+def by_autograd(
+    module: nn.Module, bases: BasisSet, c: Tensor, data: Examples, recipe: Recipe, rates: list[float]
+) -> list[list[Tensor]]:
+    """The naive reference: leaf tensors for every basis, torch builds the graph through the combination."""
+    rows = bases.count + bases.major
+    leaves = [[m[k].clone().requires_grad_() for m in bases.weights] for k in range(rows)]
+    groups = [{"params": [row[block] for row in leaves], "lr": rate} for block, rate in enumerate(rates)]
+    optimizer = torch.optim.SGD(groups, lr=1.0, momentum=recipe.momentum, weight_decay=recipe.decay)
+    merged = bases.merge(c)
+    trained = {entry.name for entry in bases.layout.select(True)}
+    buffers = {name: t.clone() for name, t in merged.items() if name not in trained}
+    constants = {n: b.clone() for n, b in module.named_buffers() if not b.is_floating_point()}
+    generator = torch_generator("order")
+    module.train()
+    for _ in range(recipe.epochs):
+        for chosen in batches(len(data), recipe.batch, generator):
+            flats = [sum(c[b, k] * leaves[k][b] for k in range(rows)) for b in range(len(bases.weights))]
+            named: Tensors = bases.layout.unflatten(flats, bases.layout.flatten(merged, False))  # type: ignore[arg-type]
+            parameters = {name: tensor for name, tensor in named.items() if name in trained}
+            inputs = recipe.preprocessing(data.pixels[chosen], c.dtype)
+            logits = torch.func.functional_call(module, {**parameters, **buffers, **constants}, (inputs,))
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(logits, data.labels[chosen]).backward()
+            optimizer.step()
+    return [[leaf.detach() for leaf in row] for row in leaves]
+
+
+def relative(got: Tensor, wanted: Tensor) -> float:
+    return float((got - wanted).norm() / wanted.norm())
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "none"])
+@pytest.mark.parametrize("major", [True, False])
+@pytest.mark.parametrize("per_model", [True, False])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_factored_equals_naive_equals_full(
+    norm: str, major: bool, per_model: bool, dtype: torch.dtype, tolerance: float
+) -> None:
+    data = shapes_examples(40)
+    recipe = Recipe(Preprocessing(12), epochs=STEPS // 5, batch=8, rate=0.01, momentum=0.9, decay=1e-2)
+    module = Network("cnn-small", 3, 12, {"norm": norm}).build()
+    layout = layout_of(module)
+    bases = make_bases(module, layout, 3, major, dtype)
+    model = FlatModel(module, layout)
+    psi = torch.randn(len(layout.blocks), 3, generator=torch_generator("psi"), dtype=torch.float64).to(dtype)
+    weights = coefficients.alpha(psi, 0.5)
+    c = coefficients.combination(weights, major)
+    rates = FactoredRates.of(c, recipe.rate, recipe.momentum, recipe.decay, per_model)
+
+    local = Local(bases, model, data, recipe)
+    loss, a = train_factored(local, weights, torch_generator("order"), per_model)
+    assert loss.steps == STEPS
+    upload = Upload(model.tensors(), weights, a)
+    factored = [
+        rebuild(v, row, kept, end) for v, row, kept, end in zip(bases.weights, c, a, model.weights, strict=True)
+    ]
+    _, k_fold = train_bases(local, psi, 0.5, torch_generator("order"), per_model)
+    reference = by_autograd(module, bases, c, data, recipe, rates.basis_rates)
+    for block in range(len(layout.blocks)):
+        for k in range(bases.count + major):
+            assert relative(factored[block][k], reference[k][block]) < tolerance
+            assert relative(k_fold.weights[block][k], reference[k][block]) < tolerance
+            assert relative(factored[block][k], bases.weights[block][k]) > 1e-4  # it really moved
+
+    for by_usage in (False, True):
+        results = []
+        for state in (upload.factored(), upload.full(bases), upload.full(bases, k_fold.weights)):
+            mean = BasisMean(bases, by_usage)
+            mean.add(state, 1.0, "one")
+            mean.add(state, 3.0, "two")
+            results.append(mean.result())
+        # a basis used by alpha moves by u / alpha, so the rounding of the full upload grows by 1 / alpha
+        usage = torch.cat([torch.ones_like(weights[:, :1]), weights], 1) if major else weights
+        for one in results[1:]:
+            for got, wanted, used in zip(one.weights, results[0].weights, usage, strict=True):
+                for k, share in enumerate(used.tolist() if by_usage else [1.0] * len(used)):
+                    assert relative(got[k], wanted[k]) * share < tolerance
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    widths=st.lists(st.integers(1, 5), min_size=0, max_size=2),
+    count=st.integers(1, 5),
+    major=st.booleans(),
+    rate=st.floats(1e-4, 0.05),
+    momentum=st.sampled_from([0.0, 0.5, 0.9]),
+    decay=st.sampled_from([0.0, 1e-4, 1e-2]),
+    spread=st.floats(0, 4),
+    per_model=st.booleans(),
+    one_block=st.booleans(),
+    seed=st.integers(0, 10_000),
+)
+def test_factored_equals_autograd_for_drawn_networks(
+    widths: list[int], count: int, major: bool, rate: float, momentum: float, decay: float, spread: float,
+    per_model: bool, one_block: bool, seed: int,
+) -> None:  # fmt: skip
+    data = shapes_examples(12, seed=seed)
+    recipe = Recipe(Preprocessing(12), epochs=3, batch=5, rate=rate, momentum=momentum, decay=decay)
+    layers: list[nn.Module] = [nn.AvgPool2d(4), nn.Flatten()]
+    inputs = 27
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for width in widths:
+            layers += [nn.Linear(inputs, width), nn.Tanh()]
+            inputs = width
+        module = nn.Sequential(*layers, nn.Linear(inputs, 3)).double()
+    layout = layout_of(module, 1 if one_block else None)
+    bases = make_bases(module, layout, count, major, torch.float64)
+    model = FlatModel(module, layout)
+    psi = spread * torch.randn(len(layout.blocks), count, generator=torch_generator(seed), dtype=torch.float64)
+    weights = coefficients.alpha(psi)
+    c = coefficients.combination(weights, major)
+    rates = FactoredRates.of(c, rate, momentum, decay, per_model)
+    _, a = train_factored(Local(bases, model, data, recipe), weights, torch_generator("order"), per_model)
+    reference = by_autograd(module, bases, c, data, recipe, rates.basis_rates)
+    for block, (v, row, kept, end) in enumerate(zip(bases.weights, c, a, model.weights, strict=True)):
+        rebuilt = rebuild(v, row, kept, end)
+        for k in range(count + major):
+            assert relative(rebuilt[k], reference[k][block]) < 1e-10
+
+
+@pytest.mark.parametrize("major", [True, False])
+@pytest.mark.parametrize("classifier", [True, False])
+def test_coefficient_gradient_equals_autograd(major: bool, classifier: bool) -> None:
+    """One SGD step on psi through the flat vectors against autograd through softmax and combination."""
+    module = Network("cnn-small", 3, 12, {"norm": "group"}).build().double()
+    layout = layout_of(module)
+    bases = make_bases(module, layout, 3, major, torch.float64)
+    data, recipe = shapes_examples(8), Recipe(Preprocessing(12), epochs=1, batch=8, momentum=0.0, decay=0.0)
+    psi = torch.randn(len(layout.blocks), 3, generator=torch_generator("p"), dtype=torch.float64)
+    leaf = psi.clone().requires_grad_()
+    c = coefficients.combination(torch.softmax(leaf, 1), major)
+    flats = [row @ matrix for row, matrix in zip(c, bases.weights, strict=True)]
+    logits = torch.func.functional_call(
+        module, layout.unflatten(flats, []), (recipe.preprocessing(data.pixels, psi.dtype),)
+    )
+    nn.functional.cross_entropy(logits, data.labels).backward()
+    assert leaf.grad is not None
+    wanted = psi - 0.1 * leaf.grad
+    learner = learn_coefficients(
+        Local(bases, FlatModel(module, layout), data, recipe), psi, torch_generator("order"),
+        CoefficientSettings("sgd", 0.1), len(layout.blocks) - 1 if classifier else None,
+    )  # fmt: skip
+    assert [ends for ends, _ in learner] == [True]
+    torch.testing.assert_close(psi, wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_merged_model_equals_combined_model_and_is_no_larger(tiny: Network) -> None:
+    module = tiny.build()
+    layout = tiny.layout(module)
+    bases = make_bases(module, layout, 4, True, torch.float32)
+    weights = coefficients.alpha(torch.randn(len(layout.blocks), 4, generator=torch_generator("p")))
+    c = coefficients.combination(weights, True)
+    combined = FlatModel(module, layout)
+    bases.combine_into(c, combined)
+    merged = tiny.build()
+    merged.load_state_dict(bases.merge(c), strict=False)
+    inputs = Preprocessing(12)(shapes_examples(16).pixels)
+    with torch.no_grad():
+        difference = (merged.eval()(inputs) - combined.module.eval()(inputs)).abs().max()
+        alone = module.eval()(inputs)
+    assert difference < 1e-6
+    assert alone.shape == (16, 3)
+    count = sum(p.numel() for p in tiny.build().parameters())
+    assert sum(p.numel() for p in merged.parameters()) == count
+
+
+def test_unused_basis_keeps_its_weights_and_statistics(tiny: Network, recipe: Recipe) -> None:
+    module = tiny.build()
+    layout = tiny.layout(module)
+    bases = make_bases(module, layout, 2, True, torch.float32)
+    model = FlatModel(module, layout)
+    weights = torch.tensor([[1.0, 0.0]] * len(layout.blocks))
+    _, a = train_factored(Local(bases, model, shapes_examples(16), recipe), weights, torch_generator("o"), False)
+    mean = BasisMean(bases, by_usage=True)
+    mean.add(Upload(model.tensors(), weights, a).factored(), 1.0, "only")
+    after = mean.result()
+    for block in range(len(layout.blocks)):
+        assert torch.equal(after.weights[block][2], bases.weights[block][2])
+        assert torch.equal(after.statistics[block][2], bases.statistics[block][2])
+        assert torch.allclose(after.statistics[block][1], model.statistics[block])
+        # a one-hot client with a major basis: both rows move exactly as the client's model did
+        theta = torch.mv(bases.weights[block].t(), torch.tensor([0.5, 0.5, 0.0]))
+        if recipe.decay == 0:
+            torch.testing.assert_close(after.weights[block][1] - bases.weights[block][1], model.weights[block] - theta)
+
+
+def test_usage_aggregation_moves_a_basis_by_the_mean_of_its_own_clients(tiny: Network, recipe: Recipe) -> None:
+    """Two clients choose basis 0, one chooses basis 1: the closed form is clustered averaging."""
+    module = tiny.build()
+    layout = tiny.layout(module)
+    bases = make_bases(module, layout, 2, False, torch.float32)
+    model = FlatModel(module, layout)
+    plain = replace(recipe, decay=0.0)
+    mean = BasisMean(bases, by_usage=True)
+    ends: dict[int, list[list[Tensor]]] = {0: [], 1: []}
+    for client, chosen in enumerate((0, 0, 1)):
+        weights = torch.eye(2)[[chosen] * len(layout.blocks)]
+        data = shapes_examples(16, seed=client)
+        _, a = train_factored(Local(bases, model, data, plain), weights, torch_generator(client), False)
+        mean.add(Upload(model.tensors(), weights, a).factored(), 1.0, "c")
+        ends[chosen].append([flat.clone() for flat in model.weights])
+    after = mean.result()
+    for block in range(len(layout.blocks)):
+        for k in (0, 1):
+            wanted = torch.stack([end[block] for end in ends[k]]).mean(0)
+            torch.testing.assert_close(after.weights[block][k], wanted, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,300 @@
+"""One battery over the registry: every method must pass it, and a new one needs no test file of its own."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from conftest import shapes_examples
+from fedbasis.algorithms import METHODS
+from fedbasis.algorithms.base import Adaptation, Context, Method, Sent, Task
+from fedbasis.artifact import read_tensors, write_tensors
+from fedbasis.engines.serial import Serial
+from fedbasis.models import Network
+from fedbasis.params import State, clone
+from fedbasis.personalize import personalize, personalizers_of
+from fedbasis.train import Examples, Recipe
+
+ROUNDS = 4
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedavg": ("fedavg", {}),
+    "fedbasis": ("fedbasis", {"bases": 2}),
+    "fedbasis-full": ("fedbasis", {"bases": 2, "upload": "full", "aggregation": "mean"}),
+    "fedbasis-joint": ("fedbasis", {"bases": 2, "upload": "full", "aggregation": "mean", "coordinate_descent": False}),
+    "fedbasis-adam": ("fedbasis", {"bases": 2, "upload": "full", "aggregation": "mean", "basis_optimizer": "adam"}),
+    "fedbasis-random": ("fedbasis", {"bases": 2, "init": "random", "warm_start": 0, "major": False}),
+    "fedbasis-step": ("fedbasis", {"bases": 2, "communicate_every": "step", "cluster": "network"}),
+    "fedbasis-sgd": ("fedbasis", {"bases": 2, "coefficient_optimizer": "sgd", "rate": "per-model", "tau": 1.0}),
+}
+NORMS = ("batch", "group", "none")
+
+
+def make(variant: str, recipe: Recipe, norm: str = "batch", **task: Any) -> Method:
+    name, config = VARIANTS[variant]
+    network = Network("cnn-small", 3, 12, {"norm": norm})
+    return METHODS[name](METHODS[name].Config(**config), Task(network, recipe, ROUNDS, **task))
+
+
+def clients(count: int = 4) -> dict[str, Examples]:
+    return {f"{'ab'[i % 2]}/p{i:02d}": shapes_examples(18 + 3 * i, i % 2, seed=i) for i in range(count)}
+
+
+def run_rounds(
+    method: Method, data: dict[str, Examples], state: State | None = None, rounds: range = range(ROUNDS)
+) -> tuple[State, Serial, list[dict[str, Sent]]]:
+    engine = Serial(method, data, seed=7)
+    server = method.init(7) if state is None else state
+    log: list[dict[str, Sent]] = []
+    for number in rounds:
+        seen: dict[str, Sent] = {}
+
+        def stream(
+            server: State = server, number: int = number, seen: dict[str, Sent] = seen
+        ) -> Iterator[tuple[str, Sent]]:
+            for client, sent in engine.map(server, list(data), number):
+                seen[client] = sent
+                yield client, sent
+
+        server = method.aggregate(server, stream(), 7)
+        log.append(seen)
+    return server, engine, log
+
+
+def same(one: State, other: State) -> bool:
+    return one.keys() == other.keys() and all(
+        one[g].keys() == other[g].keys() and all(torch.equal(one[g][n], other[g][n]) for n in one[g]) for g in one
+    )
+
+
+def test_every_method_of_the_registry_is_in_the_battery() -> None:
+    assert {name for name, _ in VARIANTS.values()} == set(METHODS)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+class TestEveryMethod:
+    def test_lowers_the_loss_and_repeats_bit_for_bit(self, variant: str, recipe: Recipe) -> None:
+        method = make(variant, recipe)
+        server, _, log = run_rounds(method, clients())
+        losses = [sum(s.numbers["loss"] for s in round_.values()) for round_ in log]
+        if variant != "fedbasis-step":  # one batch a round is too little to show
+            assert losses[-1] < losses[0]
+        again, _, _ = run_rounds(make(variant, recipe), clients())
+        assert same(server, again)
+
+    def test_leaves_random_state_inputs_and_skeleton_alone(self, variant: str, recipe: Recipe) -> None:
+        method, data = make(variant, recipe), clients(4)
+        torch.manual_seed(3)
+        before = torch.random.get_rng_state()
+        server = method.init(7)
+        copy, pixels = clone(server), {k: v.pixels.clone() for k, v in data.items()}
+        model = method.task.network.workspace()
+        for number, (client, examples) in enumerate(data.items()):
+            method.client_update(server, None, examples, Context(7, client, model, number))
+        assert torch.equal(before, torch.random.get_rng_state())
+        assert same(server, copy)
+        assert all(torch.equal(pixels[k], data[k].pixels) for k in data)
+
+    def test_a_client_does_not_feel_who_came_before_it(self, variant: str, recipe: Recipe) -> None:
+        """The shared working model must not leak weights, momentum or normalization statistics between clients."""
+        method, data = make(variant, recipe), clients(2)
+        bases, _, _ = run_rounds(method, clients())
+        for server in (method.init(7), bases):
+            model = method.task.network.workspace()
+            first, second = data
+            method.client_update(server, None, data[first], Context(7, first, model, 0))
+            after, _ = method.client_update(server, None, data[second], Context(7, second, model, 0))
+            alone, _ = method.client_update(
+                server, None, data[second], Context(7, second, method.task.network.workspace(), 0)
+            )
+            assert same(after.tensors, alone.tensors)
+
+    def test_state_survives_the_disk_and_a_resumed_run_is_the_same(
+        self, variant: str, recipe: Recipe, tmp_path: Any
+    ) -> None:
+        method, data = make(variant, recipe), clients()
+        whole, _, _ = run_rounds(method, data)
+        half, engine, _ = run_rounds(method, data, rounds=range(2))
+        write_tensors(tmp_path / "s.safetensors", half)
+        loaded, _ = read_tensors(tmp_path / "s.safetensors")
+        assert same(half, loaded)
+        resumed = Serial(method, data, seed=7)
+        resumed.kept = engine.kept
+        server = loaded
+        for number in range(2, ROUNDS):
+            server = method.aggregate(server, resumed.map(server, list(data), number), 7)
+        assert same(whole, server)
+
+    def test_integer_buffers_are_never_sent_or_averaged(self, variant: str, recipe: Recipe) -> None:
+        server, _, log = run_rounds(make(variant, recipe), clients())
+        for state in (server, *(sent.tensors for round_ in log for sent in round_.values())):
+            assert not any("num_batches_tracked" in name for tensors in state.values() for name in tensors)
+
+    @pytest.mark.parametrize("norm", NORMS)
+    def test_serves_a_new_client_in_every_way(self, variant: str, recipe: Recipe, norm: str) -> None:
+        """Only the server's state and the client's own data are handed over."""
+        method = make(variant, recipe, norm)
+        server, _, _ = run_rounds(method, clients())
+        copy = clone(server)
+        context = Context(7, "new", method.task.network.workspace())
+        expected = method.task.layout.shapes
+        for how in personalizers_of(method):
+            outcome = personalize(method, server, how, shapes_examples(12), context, Adaptation(epochs=2, rate=0.05))
+            assert {name: t.shape for name, t in outcome.last.tensors.items()} == expected
+            assert all(bool(torch.isfinite(t).all()) for t in outcome.last.tensors.values())
+        assert same(server, copy)
+
+    @pytest.mark.parametrize(("count", "classes"), [(1, 1), (2, 1), (9, 3), (8, 3)])
+    def test_awkward_clients(self, variant: str, recipe: Recipe, count: int, classes: int) -> None:
+        """One sample, one class, a last batch of one, a single batch."""
+        method = make(variant, recipe)
+        data = {**clients(3), "a/odd": shapes_examples(count, classes=classes)}
+        server, _, _ = run_rounds(method, data)
+        assert all(bool(torch.isfinite(t).all()) for tensors in server.values() for t in tensors.values())
+
+    @pytest.mark.parametrize("weighting", ["uniform", "examples"])
+    def test_two_equal_clients_count_as_one(self, variant: str, recipe: Recipe, weighting: str) -> None:
+        """Aggregating the same update twice, or with any weight, changes nothing."""
+        method = make(variant, recipe, weighting=weighting)
+        server, _, log = run_rounds(method, clients(), rounds=range(2))
+        update = next(iter(log[-1].values()))
+        if "model" in server:
+            return
+        once = method.aggregate(server, [("a", _as_if(method, server, update))], 7)
+        twice = method.aggregate(server, [(c, _as_if(method, server, update)) for c in "ab"], 7)
+        for group in once:
+            for name in once[group]:
+                torch.testing.assert_close(once[group][name], twice[group][name])
+
+
+def _as_if(method: Method, server: State, update: Sent) -> Sent:
+    if "coefficients" in update.tensors or method.name == "fedavg":
+        return update
+    sent, _ = method.client_update(
+        server, None, shapes_examples(12), Context(7, "x", method.task.network.workspace(), 3)
+    )
+    return sent
+
+
+class TestLimits:
+    """Cases in which two methods must agree."""
+
+    @pytest.mark.parametrize("aggregation", ["mean", "usage"])
+    @pytest.mark.parametrize("upload", ["factored", "full"])
+    @pytest.mark.parametrize("weighting", ["uniform", "examples"])
+    @pytest.mark.parametrize("rate", ["per-basis", "per-model"])
+    def test_one_basis_is_fedavg_bit_for_bit(
+        self, recipe: Recipe, aggregation: str, upload: str, weighting: str, rate: str
+    ) -> None:
+        average, _, _ = run_rounds(make("fedavg", recipe, weighting=weighting), clients())
+        config = {
+            "bases": 1,
+            "major": False,
+            "warm_start": 0,
+            "aggregation": aggregation,
+            "upload": upload,
+            "rate": rate,
+        }
+        task = make("fedavg", recipe, weighting=weighting).task
+        method = METHODS["fedbasis"](METHODS["fedbasis"].Config(**config), task)
+        server, _, _ = run_rounds(method, clients())
+        assert same({"basis_0": average["model"]}, server)
+
+    def test_warm_up_is_fedavg_bit_for_bit(self, recipe: Recipe) -> None:
+        average, _, _ = run_rounds(make("fedavg", recipe), clients(), rounds=range(1))
+        basis = make("fedbasis", recipe)
+        server, _, _ = run_rounds(basis, clients(), rounds=range(1))
+        assert same({"model": average["model"]}, {"model": server["major"]})
+
+    def test_one_basis_and_a_classifier_is_the_linear_probe(self, recipe: Recipe) -> None:
+        average = make("fedavg", recipe)
+        server, _, _ = run_rounds(average, clients())
+        config = METHODS["fedbasis"].Config(bases=1, major=False, warm_start=0)
+        basis = METHODS["fedbasis"](config, average.task)
+        plan, data = Adaptation(epochs=3, rate=0.05, decay=1e-2), shapes_examples(12)
+        context = Context(7, "new", average.task.network.workspace())
+        probe = personalize(average, server, "lp", data, context, plan)
+        both = personalize(basis, {"basis_0": server["model"]}, "coefficients+classifier", data, context, plan)
+        for name, tensor in probe.last.tensors.items():
+            torch.testing.assert_close(both.last.tensors[name], tensor, rtol=1e-5, atol=1e-6)
+
+    def test_no_decay_and_no_sharpening_difference_vanishes_for_equal_bases(self, recipe: Recipe) -> None:
+        """Bases that are all equal combine to that model whatever the coefficients."""
+        method = make("fedbasis-random", replace(recipe, decay=0.0))
+        one = method.task.initial(3)
+        server = {"basis_0": one, "basis_1": {name: t.clone() for name, t in one.items()}}
+        for name, tensor in method.model(server).items():
+            torch.testing.assert_close(tensor, one[name])
+
+    def test_full_and_factored_training_agree(self, recipe: Recipe) -> None:
+        few = replace(recipe, epochs=1)
+        results = []
+        for upload in ("factored", "full"):
+            config = METHODS["fedbasis"].Config(bases=2, upload=upload, aggregation="mean")
+            results.append(run_rounds(METHODS["fedbasis"](config, make("fedavg", few).task), clients())[0])
+        for group in results[0]:
+            for name, tensor in results[0][group].items():
+                torch.testing.assert_close(results[1][group][name], tensor, rtol=1e-3, atol=1e-4)
+
+    def test_upload_is_one_model_and_a_few_numbers(self, recipe: Recipe) -> None:
+        from fedbasis.params import nbytes
+
+        basis = METHODS["fedbasis"](
+            METHODS["fedbasis"].Config(bases=4, init="random", warm_start=0), make("fedavg", recipe).task
+        )
+        server = basis.init(0)
+        sent, kept = basis.client_update(
+            server, None, shapes_examples(12), Context(0, "c", basis.task.network.workspace())
+        )
+        model = nbytes({"m": basis.task.initial(0)})
+        assert set(sent.tensors) == {"model", "coefficients"}
+        assert nbytes(sent.tensors) <= 1.01 * model
+        assert kept is None
+
+
+class TestJoint:
+    def test_joint_step_equals_autograd_on_bases_and_psi(self) -> None:
+        """The paper's baseline (equations 5 and 6): one step against autograd through softmax and combination."""
+        from torch import nn
+
+        from fedbasis import coefficients
+        from fedbasis.basis import BasisSet
+        from fedbasis.basis_learning import CoefficientSettings, Local, train_bases
+        from fedbasis.seeding import torch_generator
+        from fedbasis.train import Preprocessing
+
+        network = Network("cnn-small", 3, 12, {"norm": "none"})
+        layout = network.layout(network.build())
+        bases = BasisSet.from_models(layout, [network.initial(i) for i in range(3)], True)
+        data = shapes_examples(8)
+        recipe = Recipe(Preprocessing(12), epochs=1, batch=8, rate=0.1, momentum=0.0, decay=0.0)
+        psi = torch.randn(len(layout.blocks), 2, generator=torch_generator("psi"))
+        leaves = [matrix.clone().requires_grad_() for matrix in bases.weights]
+        free = psi.clone().requires_grad_()
+        c = coefficients.combination(torch.softmax(free / 0.5, 1), True)
+        flats = [row @ leaf for row, leaf in zip(c, leaves, strict=True)]
+        logits = torch.func.functional_call(
+            network.build(), layout.unflatten(flats, []), (recipe.preprocessing(data.pixels),)
+        )
+        nn.functional.cross_entropy(logits, data.labels).backward()
+        _, trained = train_bases(
+            Local(bases, network.workspace(), data, recipe), psi, 0.5, torch_generator("o"), False, "sgd",
+            CoefficientSettings("sgd", 0.2),
+        )  # fmt: skip
+        assert free.grad is not None
+        torch.testing.assert_close(psi, (free - 0.2 * free.grad).detach(), rtol=1e-4, atol=1e-6)
+        for got, leaf in zip(trained.weights, leaves, strict=True):
+            assert leaf.grad is not None
+            torch.testing.assert_close(got, (leaf - 0.1 * leaf.grad).detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_watching_reports_cosine_at_every_step(recipe: Recipe) -> None:
+    method = make("fedbasis-random", recipe)
+    seen: list[float] = []
+    context = Context(7, "c", method.task.network.workspace(), 0, lambda bases, alpha: seen.append(bases.cosine()[0]))
+    method.client_update(method.init(7), None, shapes_examples(16), context)
+    steps = 2 * 2 * recipe.epochs  # two batches an epoch, coefficients and bases
+    assert len(seen) == steps
+    assert seen[steps // 2 - 1] == seen[0]  # frozen while coefficients are learned
+    assert seen[-1] > seen[0]  # and pulled together while one client trains them

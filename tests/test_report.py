@@ -1,0 +1,250 @@
+"""The report: right numbers, nothing from outside, hostile names harmless, unfinished runs shown, same bytes twice."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pflbed
+from fedbasis.report import write_report
+from fedbasis.report.data import read_runs
+from fedbasis.report.headline import caveats, headline
+from fedbasis.report.tables import results
+from fedbasis.runs import Run
+from pflbed import InputError, Spec, Table
+
+HOSTILE = "<script>alert('$x\\frac$')</script>&\"\x01"
+SHARES = {"S": 0.5, "M": 1.0}
+CONFIG: dict[str, Any] = {"seed": 0, "data": {"sizes": {"M": 1.0, "S": 0.5}}, "train": {"rounds": 3}}
+
+Scores = dict[str, dict[str, list[float]]]  # way -> size -> accuracy of every new client
+
+
+def benchmark_of(domains: tuple[str, ...], classes: tuple[str, ...]) -> pflbed.Benchmark:
+    count = len(domains) * 80
+    table = Table(
+        tuple(f"image {i}" for i in range(count)),
+        np.arange(count) % len(classes),
+        np.arange(count) // 80,
+        classes, domains, None, "d1" * 32,
+    )  # fmt: skip
+    return pflbed.build(table, Spec(clients_per_domain=2, new_clients_per_domain=2, sizes=SHARES))
+
+
+def make_run(
+    folder: Path, method: str, scores: Scores, *, domains: tuple[str, ...] = ("ink", "chalk"),
+    classes: tuple[str, ...] = ("cat", "dog"), seed: int = 0, rounds: int = 3,
+) -> Run:  # fmt: skip
+    """Write a run folder by hand; without scores it is unfinished."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "seed": seed, "method": {"name": method}}))
+    lines: list[dict[str, Any]] = []
+    for number in range(1, rounds + 1):
+        line: dict[str, Any] = {"round": number, "rounds": 3, "clients": 4, "refused": [], "seconds": 2.0, "loss": 1.0}
+        line |= {"bytes_up": 1000, "bytes_down": 1000 * number, "validation": None if number == 1 else 0.5}
+        if method == "fedbasis":
+            line |= {"phase": "bases" if number > 1 else "warm-up"}
+            line |= {"cosine": {"network": 0.9, "one": 0.8, "two": 1.0}} if number > 1 else {}
+            line |= {"entropy": {"one": 0.2, "two": 0.4}} if number > 2 else {}
+        lines.append(line)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if not scores:
+        return Run(folder)
+    benchmark = benchmark_of(domains, classes)
+    rows, records = [], []
+    for how, by_size in scores.items():
+        for size, values in by_size.items():
+            per_client = dict(zip(benchmark.new, values, strict=True))
+            mean = float(np.mean(values))
+            rows.append({
+                "method": method, "how": how, "size": size, "rate": 0.01, "last": mean, "best": mean + 0.02,
+                "delta": 0.02, "last_global": 0.5, "seconds": 1.5, "per_client": per_client,
+            })  # fmt: skip
+            for client in benchmark.new:
+                for rate in (0.01, 0.05):
+                    record: dict[str, Any] = {
+                        "client": client,
+                        "domain": client.rpartition("/")[0],
+                        "how": how,
+                        "size": size,
+                    }
+                    record |= {"rate": rate, "validation": [0.5, 0.6], "losses": [float("nan"), 1.0]}
+                    alpha = {"alpha": {"one": [0.25, 0.75], "two": [1.0, 0.0]}} if "coefficients" in how else {}
+                    records.append(record | alpha)
+    (folder / "evaluation.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "results.json").write_text(json.dumps(rows))
+    benchmark.save(folder / "benchmark")
+    (folder / "done").write_text("{}")
+    return Run(folder)
+
+
+FEDAVG: Scores = {
+    "none": {"S": [0.4, 0.4, 0.6, 0.6], "M": [0.4, 0.4, 0.6, 0.6]},
+    "ft": {"S": [0.7, 0.7, 0.8, 0.9], "M": [0.9, 0.9, 0.9, 0.9]},
+}
+LEARNED_FT = ("77.5", "79.5", "2.0", "0.01", "1.50", "90.0", "92.0", "2.0", "0.01", "1.50")
+LEARNED_BASES = ("81.2", "83.2", "2.0", "0.01", "1.50", "82.5", "84.5", "2.0", "0.01", "1.50")
+FEDBASIS: Scores = {"coefficients+classifier": {"S": [0.8, 0.8, 0.7, 0.95], "M": [0.8, 0.8, 0.85, 0.85]}}
+
+
+def two_in(folder: Path) -> list[Run]:
+    return [make_run(folder / "fedavg-a", "fedavg", FEDAVG), make_run(folder / "fedbasis-b", "fedbasis", FEDBASIS)]
+
+
+def page(runs: list[Run], folder: Path) -> str:
+    path = folder / "out" / "report.html"
+    write_report(runs, path)
+    assert [child.name for child in path.parent.iterdir()] == ["report.html"]
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of both methods, written once."""
+    folder = tmp_path_factory.mktemp("two")
+    return page(two_in(folder), folder)
+
+
+class Reader(HTMLParser):
+    """Collects the tables, every tag with its attributes, and the ids."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tables: list[list[list[tuple[str, str]]]] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self._cell = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("th", "td"):
+            self.tables[-1][-1].append(("", dict(attrs).get("title") or ""))
+            self._cell = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self._cell = self._cell and tag not in ("th", "td")
+
+    def handle_data(self, data: str) -> None:
+        if self._cell:
+            text, title = self.tables[-1][-1][-1]
+            self.tables[-1][-1][-1] = (text + data, title)
+
+
+def texts(row: list[tuple[str, str]]) -> list[str]:
+    return [text for text, _ in row]
+
+
+def test_the_tables_hold_the_numbers_and_their_runs(text: str) -> None:
+    main, domains, training, personal = Reader(text).tables
+    assert texts(main[0]) == ["", "size S", "size M"]
+    assert texts(main[1])[1:6] == ["Last", "Best", "|Δ|", "rate", "s/client"]
+    assert texts(main[2]) == ["FedAvg", "50.0", "–", "–", "–", "1.50", "50.0", "–", "–", "–", "1.50"]
+    assert texts(main[3]) == [
+        "FedAvg + FT",
+        *(["77.5", "79.5", "2.0", "0.01", "1.50", "90.0", "92.0", "2.0", "0.01", "1.50"]),
+    ]
+    assert texts(main[4]) == [
+        "FedBasis",
+        *(["81.2", "83.2", "2.0", "0.01", "1.50", "82.5", "84.5", "2.0", "0.01", "1.50"]),
+    ]
+    for row, run in ((main[3], "fedavg-a"), (main[4], "fedbasis-b")):
+        assert {title for _, title in row} == {run}
+    assert re.findall(r"<b>([\d.]+)</b>", text) == ["90.0", "81.2"]  # the best of M, then of S, in the rows' order
+    assert texts(domains[4])[:5] == ["FedBasis", "80.0", "82.5", "80.0", "85.0"]
+    assert texts(training[2])[1:] == ["3", "1.0 kB", "1.0 kB", "2.0 kB", "3.0 kB", "2.0", "0.1"]
+    assert texts(personal[2]) == ["FedAvg", "1.50", "1.50"]
+
+
+def test_the_headline_names_whoever_wins(text: str) -> None:
+    small = "FedBasis reaches 81.2 % on 4 new clients with S data, FedAvg + FT 77.5 %"
+    assert f"<p>{small}; FedBasis is ahead of FedAvg + FT on 3 of them.</p>" in text
+    assert "<p>FedAvg + FT reaches 90.0 % on 4 new clients with M data, FedBasis 82.5 %; " in text
+
+
+def test_a_tie_has_no_winner(tmp_path: Path) -> None:
+    runs = read_runs([make_run(tmp_path / name, name, {"lp": {"S": [0.5] * 4}}) for name in ("fedavg", "mine")])
+    assert headline(runs) == ["FedAvg + LP and mine + LP both reach 50.0 % on 4 new clients with S data."]
+
+
+def test_every_section_is_there_in_order(text: str) -> None:
+    found = re.findall(r'<h2 id="(\w+)"', text)
+    assert found == ["results", "clients", "training", "adaptation", "learned", "who", "cost", "provenance"]
+    assert text.count("<svg") == 2 + 2 + 2 + 2 + 2 + 2  # sizes, curves, bases, ways that learn, blocks, populations
+    assert all(part in text for part in ("<!doctype html>", "end of the warm start", "d1" * 32))
+
+
+def test_nothing_comes_from_outside_and_ids_are_unique(text: str) -> None:
+    tags = Reader(text).tags
+    links = [value for _, attrs in tags for key, value in attrs.items() if key in ("src", "href", "xlink:href")]
+    ids = [attrs["id"] for _, attrs in tags if "id" in attrs]
+    assert "http" not in text
+    assert not {"link", "img", "image", "iframe"} & {tag for tag, _ in tags}
+    assert all(link is not None and link.startswith("#f") and link[1:] in ids for link in links)
+    assert len(ids) == len(set(ids))
+    assert all(match in ids for match in re.findall(r"url\(#([^)]+)\)", text))
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    hostile = HOSTILE.replace("/", "|")
+    names: dict[str, Any] = {"domains": (hostile, "日本"), "classes": (hostile, "$")}
+    run = make_run(tmp_path / "fedbasis-<b>&", "fedbasis", FEDBASIS, **names)
+    other = make_run(tmp_path / "evil", hostile, {"<img>": {"S": [0.5] * 4}}, **names)
+    text = page([run, other], tmp_path)
+    assert [tag for tag, _ in Reader(text).tags].count("script") == 1
+    assert text.count("<script") == 1
+    assert not any(part in text for part in ("<img", "<b>&"))
+    assert all(part in text for part in ("&lt;script&gt;", "日本"))
+
+
+def test_the_same_runs_are_the_same_bytes(text: str, tmp_path: Path) -> None:
+    assert page(two_in(tmp_path), tmp_path) == text
+
+
+def test_a_single_run_and_an_unfinished_one(tmp_path: Path) -> None:
+    two = two_in(tmp_path)
+    assert "<p>FedBasis reaches 81.2 % on 4 new clients with S data.</p>" in page(two[1:], tmp_path)
+    unfinished = make_run(tmp_path / "fedbasis-c", "fedbasis", {}, rounds=1)
+    alone = page([unfinished], tmp_path)
+    assert "FedBasis (fedbasis-c) has no results yet: 1 of 3 rounds are done" in alone
+    assert "0 of 3 rounds are" in page([make_run(tmp_path / "fedavg-d", "fedavg", {}, rounds=0)], tmp_path)
+    both = page([*two, unfinished], tmp_path)
+    assert "has no results yet" in both
+    assert "FedBasis · b reaches 81.2 %" in both  # two runs of a method and a seed go by their folders
+
+
+def test_runs_on_other_clients_are_not_compared(tmp_path: Path) -> None:
+    first = make_run(tmp_path / "a", "fedbasis", FEDBASIS)
+    runs = read_runs([first, make_run(tmp_path / "b", "fedbasis", FEDBASIS, domains=("oil", "wax"), seed=1), first])
+    assert [run.name for run in runs] == ["FedBasis · seed 0", "FedBasis · seed 1"]
+    assert headline(runs)[2] == "FedBasis · seed 1 reaches 81.2 % on 4 new clients with S data."
+    assert "did not serve the same clients" in caveats(runs)[0]
+    assert not any(cell.best for _, cells in results(runs).rows for cell in cells)
+
+
+def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
+    two = two_in(tmp_path)
+    path = tmp_path / "page.html"
+    with pytest.raises(InputError, match="at least one run"):
+        write_report([], path)
+    with pytest.raises(InputError, match=r"has no config\.json"):
+        write_report([Run(tmp_path)], path)
+    with pytest.raises(InputError, match="is a folder"):
+        write_report(two, tmp_path)
+    two[0].results.write_text('[{"method": "fedavg"}]')
+    with pytest.raises(InputError, match="must hold the results"):
+        write_report(two, path)
+    two[0].config.write_text("{")
+    with pytest.raises(InputError, match="must be a JSON file"):
+        write_report(two, path)
+    two[0].config.write_text("{}")
+    with pytest.raises(InputError, match="method's name"):
+        write_report(two, path)
+    assert not path.exists()
