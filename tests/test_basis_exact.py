@@ -12,7 +12,7 @@ from conftest import shapes_examples
 from fedbasis import coefficients
 from fedbasis.basis import BasisSet, FactoredRates, rebuild
 from fedbasis.basis_aggregation import BasisMean, Upload
-from fedbasis.basis_learning import CoefficientSettings, Local, learn_coefficients, train_bases, train_factored
+from fedbasis.basis_learning import CoefficientSettings, Work, learn_coefficients, train_bases, train_factored
 from fedbasis.blocks import Layout, layout_of
 from fedbasis.flat import FlatModel
 from fedbasis.models import Network
@@ -56,7 +56,7 @@ def by_autograd(
             inputs = recipe.preprocessing(data.pixels[chosen], c.dtype)
             logits = torch.func.functional_call(module, {**parameters, **buffers, **constants}, (inputs,))
             optimizer.zero_grad()
-            nn.functional.cross_entropy(logits, data.labels[chosen]).backward()
+            nn.functional.cross_entropy(logits, data.labels[chosen]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     return [[leaf.detach() for leaf in row] for row in leaves]
 
@@ -83,14 +83,15 @@ def test_factored_equals_naive_equals_full(
     c = coefficients.combination(weights, major)
     rates = FactoredRates.of(c, recipe.rate, recipe.momentum, recipe.decay, per_model)
 
-    local = Local(bases, model, data, recipe)
-    loss, a = train_factored(local, weights, torch_generator("order"), per_model)
+    work = Work(model, data, recipe)
+    bases.combine_into(c, model)
+    loss, a = train_factored(work, c, torch_generator("order"), per_model)
     assert loss.steps == STEPS
     upload = Upload(model.tensors(), weights, a)
     factored = [
         rebuild(v, row, kept, end) for v, row, kept, end in zip(bases.weights, c, a, model.weights, strict=True)
     ]
-    _, k_fold = train_bases(local, psi, 0.5, torch_generator("order"), per_model)
+    _, k_fold = train_bases(work, bases, psi, 0.5, torch_generator("order"), per_model)
     reference = by_autograd(module, bases, c, data, recipe, rates.basis_rates)
     for block in range(len(layout.blocks)):
         for k in range(bases.count + major):
@@ -147,7 +148,8 @@ def test_factored_equals_autograd_for_drawn_networks(
     weights = coefficients.alpha(psi)
     c = coefficients.combination(weights, major)
     rates = FactoredRates.of(c, rate, momentum, decay, per_model)
-    _, a = train_factored(Local(bases, model, data, recipe), weights, torch_generator("order"), per_model)
+    bases.combine_into(c, model)
+    _, a = train_factored(Work(model, data, recipe), c, torch_generator("order"), per_model)
     reference = by_autograd(module, bases, c, data, recipe, rates.basis_rates)
     for block, (v, row, kept, end) in enumerate(zip(bases.weights, c, a, model.weights, strict=True)):
         rebuilt = rebuild(v, row, kept, end)
@@ -170,11 +172,11 @@ def test_coefficient_gradient_equals_autograd(major: bool, classifier: bool) -> 
     logits = torch.func.functional_call(
         module, layout.unflatten(flats, []), (recipe.preprocessing(data.pixels, psi.dtype),)
     )
-    nn.functional.cross_entropy(logits, data.labels).backward()
+    nn.functional.cross_entropy(logits, data.labels).backward()  # type: ignore[no-untyped-call]
     assert leaf.grad is not None
     wanted = psi - 0.1 * leaf.grad
     learner = learn_coefficients(
-        Local(bases, FlatModel(module, layout), data, recipe), psi, torch_generator("order"),
+        Work(FlatModel(module, layout), data, recipe), bases, psi, torch_generator("order"),
         CoefficientSettings("sgd", 0.1), len(layout.blocks) - 1 if classifier else None,
     )  # fmt: skip
     assert [ends for ends, _ in learner] == [True]
@@ -207,7 +209,9 @@ def test_unused_basis_keeps_its_weights_and_statistics(tiny: Network, recipe: Re
     bases = make_bases(module, layout, 2, True, torch.float32)
     model = FlatModel(module, layout)
     weights = torch.tensor([[1.0, 0.0]] * len(layout.blocks))
-    _, a = train_factored(Local(bases, model, shapes_examples(16), recipe), weights, torch_generator("o"), False)
+    c = coefficients.combination(weights, True)
+    bases.combine_into(c, model)
+    _, a = train_factored(Work(model, shapes_examples(16), recipe), c, torch_generator("o"), False)
     mean = BasisMean(bases, by_usage=True)
     mean.add(Upload(model.tensors(), weights, a).factored(), 1.0, "only")
     after = mean.result()
@@ -233,7 +237,8 @@ def test_usage_aggregation_moves_a_basis_by_the_mean_of_its_own_clients(tiny: Ne
     for client, chosen in enumerate((0, 0, 1)):
         weights = torch.eye(2)[[chosen] * len(layout.blocks)]
         data = shapes_examples(16, seed=client)
-        _, a = train_factored(Local(bases, model, data, plain), weights, torch_generator(client), False)
+        bases.combine_into(weights, model)
+        _, a = train_factored(Work(model, data, plain), weights, torch_generator(client), False)
         mean.add(Upload(model.tensors(), weights, a).factored(), 1.0, "c")
         ends[chosen].append([flat.clone() for flat in model.weights])
     after = mean.result()

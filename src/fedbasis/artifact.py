@@ -209,9 +209,12 @@ def load_weights(path: Path, expected: Mapping[str, torch.Size]) -> Tensors:
     state, _ = read_tensors(path)
     found = state.get("", {})
     usable = {name: tensor for name, tensor in found.items() if name in expected and tensor.shape == expected[name]}
-    if len(usable) < len(expected) / 2:
+    lost = [name for name in expected if name not in usable]
+    if len({name.rpartition(".")[0] for name in lost}) > 1:
+        why = "has another shape" if lost[0] in found else "is missing"
         raise InputError(
-            f"The weights {path} must fit the network, but only {len(usable)} of its {len(expected)} tensors are in it "
-            "by name and shape; choose the matching network or file."
+            f"The weights {path} must fit the network in all but its classifier, but {len(lost)} of {len(expected)} "
+            f"tensors do not ('{lost[0]}' {why}); choose the matching network or file."
         )
+    require_finite({"": usable}, f"The file {path}")
     return usable

@@ -24,10 +24,9 @@ Watch = (
 
 
 @dataclass(frozen=True)
-class Local:
-    """What all three learners work on: the received bases, the working model, the client's data and its recipe."""
+class Work:
+    """What all three learners work on: the working model, the client's data and its recipe."""
 
-    bases: BasisSet
     model: FlatModel
     data: Examples
     recipe: Recipe
@@ -52,7 +51,8 @@ class CoefficientSettings:
 
 
 def learn_coefficients(
-    local: Local,
+    work: Work,
+    bases: BasisSet,
     psi: Tensor,
     generator: torch.Generator,
     settings: CoefficientSettings,
@@ -63,7 +63,7 @@ def learn_coefficients(
     With ``classifier`` (the number of the classifier's block) that block also gets a free offset on top of its
     combination, trained by the recipe's SGD. Yields ``(epoch ends here, loss)`` after every step.
     """
-    bases, model, recipe = local.bases, local.model, local.recipe
+    model, recipe = work.model, work.recipe
     optimizer = settings.stepper(psi, recipe.momentum)
     free, offset = None, torch.zeros(0)
     if classifier is not None:
@@ -79,7 +79,7 @@ def learn_coefficients(
 
     refresh()
     for epoch_ends, loss in backward_passes(
-        model, local.data, recipe, generator, statistics=settings.statistics, only=local.only
+        model, work.data, recipe, generator, statistics=settings.statistics, only=work.only
     ):
         _set_gradient(psi, coefficients.pull_back(psi, bases.pull_back(model.gradients), bases.major))
         optimizer.step()
@@ -87,34 +87,45 @@ def learn_coefficients(
             model.gradients[classifier].add_(model.weights[classifier], alpha=recipe.decay)
             free.step()
         weights = refresh()
-        if local.watch is not None:
-            local.watch(bases, weights)
+        if work.watch is not None:
+            work.watch(bases, weights)
         yield epoch_ends, loss
 
 
 def train_factored(
-    local: Local, weights: Tensor, generator: torch.Generator, per_model: bool
+    work: Work, c: Tensor, generator: torch.Generator, per_model: bool, on_step: Callable[[Tensor], None] | None = None
 ) -> tuple[MeanLoss, Tensor]:
-    """Train the combined model alone; return the loss and ``a``, from which every basis can be rebuilt."""
-    bases, recipe, model = local.bases, local.recipe, local.model
-    c = coefficients.combination(weights, bases.major)
+    """Train the combined model, which stands in ``work.model`` already; return the loss and ``a``.
+
+    The bases are not needed until they are rebuilt, so they need not stay in memory meanwhile. ``on_step`` is called
+    with the present ``a`` after every step.
+    """
+    recipe = work.recipe
     rates = FactoredRates.of(c, recipe.rate, recipe.momentum, recipe.decay, per_model)
-    bases.combine_into(c, model)
-
-    def watch(steps: int) -> None:
-        if local.watch is not None:
-            now = zip(bases.weights, c.unbind(), rates.shrinkage(steps), model.weights, strict=True)
-            local.watch(replace(bases, weights=[rebuild(*block) for block in now]), weights)
-
     loss = local_sgd(
-        model, local.data, recipe, generator,
-        rates=rates.theta_rates, decays=rates.theta_decays, only=local.only, on_step=watch,
+        work.model, work.data, recipe, generator, only=work.only,
+        rates=rates.theta_rates, decays=rates.theta_decays,
+        on_step=None if on_step is None else lambda steps: on_step(rates.shrinkage(steps)),
     )  # fmt: skip
     return loss, rates.shrinkage(loss.steps)
 
 
+def watch_rebuilt(
+    bases: BasisSet, weights: Tensor, model: FlatModel, watch: Callable[[BasisSet, Tensor], None]
+) -> Callable[[Tensor], None]:
+    """Show the bases that the combined model stands for, step by step, while it alone is trained."""
+    c = coefficients.combination(weights, bases.major)
+
+    def on_step(a: Tensor) -> None:
+        now = zip(bases.weights, c.unbind(), a, model.weights, strict=True)
+        watch(replace(bases, weights=[rebuild(*block) for block in now]), weights)
+
+    return on_step
+
+
 def train_bases(
-    local: Local,
+    work: Work,
+    bases: BasisSet,
     psi: Tensor,
     tau: float,
     generator: torch.Generator,
@@ -127,8 +138,8 @@ def train_bases(
     ``joint`` updates ``psi`` in place in the same steps (the paper's baseline, equations 5 and 6); without it the
     combination stays frozen.
     """
-    recipe, model, major = local.recipe, local.model, local.bases.major
-    trained = replace(local.bases, weights=[matrix.clone() for matrix in local.bases.weights])
+    recipe, model, major = work.recipe, work.model, bases.major
+    trained = replace(bases, weights=[matrix.clone() for matrix in bases.weights])
     weights = coefficients.alpha(psi, tau)
     c = coefficients.combination(weights, major)
     trained.combine_into(c, model)
@@ -137,7 +148,7 @@ def train_bases(
     stepper = _basis_stepper(optimizer, trained.weights, gradients, rates, recipe)
     psi_stepper = joint.stepper(psi, recipe.momentum) if joint is not None else None
     mean = MeanLoss()
-    for _, loss in backward_passes(model, local.data, recipe, generator, only=local.only):
+    for _, loss in backward_passes(model, work.data, recipe, generator, only=work.only):
         for gradient, row, g in zip(gradients, c.unbind(), model.gradients, strict=True):
             torch.outer(row, g, out=gradient)
         if psi_stepper is not None:
@@ -149,8 +160,8 @@ def train_bases(
         for matrix, row, flat in zip(trained.weights, c.unbind(), model.weights, strict=True):
             torch.mv(matrix.t(), row, out=flat)
         mean.add(loss)
-        if local.watch is not None:
-            local.watch(trained, weights)
+        if work.watch is not None:
+            work.watch(trained, weights)
     return mean, trained
 
 

@@ -199,6 +199,7 @@ def personalize(
         f"Accuracy on {judged}: {100 * served.before:.1f} % before, [bold]{100 * served.after:.1f} %[/bold] after "
         f"{served.fitted.epoch} epochs of {served.how} on {served.images} images.",
         highlight=False,
+        soft_wrap=True,
     )
     out_console.print(f"Model: {out}", highlight=False, markup=False, soft_wrap=True)
 
@@ -287,7 +288,8 @@ def main() -> None:
         message = str(error)
     except SystemExit as end:
         if end.code == INTERRUPTED:  # what typer makes of Ctrl-C
-            errors.print("\nStopped: nothing half-written is left, and training goes on with the same command.")
+            told = "\nStopped: nothing half-written is left, and training goes on with the same command."
+            errors.print(told, soft_wrap=True)
         raise
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""

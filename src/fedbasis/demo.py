@@ -9,7 +9,7 @@ def experiments(seed: int = 0, fast: bool = False) -> list[Experiment]:
     """Return the two experiments; ``fast`` shrinks them to half a minute, for trying the machinery only."""
     common: dict[str, Any] = {
         "seed": seed,
-        "data": {"clients": 10, "new_clients": 5},
+        "data": {"clients": 20, "new_clients": 10},
         "model": {"name": "cnn-small", "options": {"norm": "group"}},
         "train": {"rounds": 15, "epochs": 2, "batch": 16},
     }
@@ -17,4 +17,10 @@ def experiments(seed: int = 0, fast: bool = False) -> list[Experiment]:
         common["data"] = {"clients": 3, "new_clients": 1}
         common["train"] = {"rounds": 3, "epochs": 1, "batch": 64, "rate": 0.05}
         common["personalize"] = {"epochs": 3, "rates": [0.01]}
-    return [parse({**common, "method": {"name": name}}) for name in ("fedavg", "fedbasis")]
+    ways = {"fedavg": ("none", "lp", "ft"), "fedbasis": ("coefficients", "coefficients+classifier")}
+    return [
+        parse(
+            {**common, "personalize": {**common.get("personalize", {}), "ways": ways[name]}, "method": {"name": name}}
+        )
+        for name in ways
+    ]

@@ -21,6 +21,8 @@ from fedbasis.personalize import Fitted, personalize
 from fedbasis.train import Examples, predict
 from pflbed import Client, global_accuracy, personalized_accuracy
 
+RATELESS = ("none", "coefficients")  # psi has a rate of its own
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -32,12 +34,12 @@ class Plan:
     adaptation: Adaptation
 
     def jobs(self, clients: Iterable[str]) -> list[tuple[str, str, float, str]]:
-        """List every ``(how, size, rate, client)``; ways that do not learn have one rate."""
+        """List every ``(how, size, rate, client)``; ways that do not use the rate are tried once."""
         return [
             (how, size, rate, client)
             for how in self.hows
             for size in self.sizes
-            for rate in (self.rates if how != "none" else self.rates[:1])
+            for rate in (self.rates if how not in RATELESS else self.rates[:1])
             for client in clients
         ]
 

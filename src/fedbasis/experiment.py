@@ -144,7 +144,9 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
     p = e.personalize
     plan = Plan(e.ways, tuple(e.data.sizes), p.rates, Adaptation(p.epochs, p.rates[0], p.decay, p.momentum, p.batch))
     jobs = len(plan.jobs(prepared.new))
-    sampled(prepared.benchmark.participating, e.train.participation, e.seed, 0)  # refuses before anything is written
+    # What cannot work is refused before anything is written: the network, its classifier, the clients of a round.
+    method.task.layout.entries, method.task.classifier  # noqa: B018
+    sampled(prepared.benchmark.participating, e.train.participation, e.seed, 0)
     with run.locked():
         if not run.done:
             write_json(run.config, e.as_dict())

@@ -61,6 +61,6 @@ class FlatModel:
                 buffer.copy_(self._constants[name])
 
     def tensors(self) -> Tensors:
-        """Copy the current model out, by name."""
-        copies = ([flat.clone() for flat in self.weights], [flat.clone() for flat in self.statistics])
-        return self.layout.unflatten(*copies)
+        """Copy the current model out to the CPU, by name."""
+        weights, statistics = ([flat.to("cpu", copy=True) for flat in kind] for kind in (self.weights, self.statistics))
+        return self.layout.unflatten(weights, statistics)

@@ -107,6 +107,12 @@ def serve_folder(
     """Fit a model to a client's folder."""
     card, server = artifact.load(bases_at(bases), "bases")
     method = method_of(card)
+    found = sum(group.startswith("basis_") for group in server)
+    if found and (said := getattr(method.config, "bases", found)) != found:
+        raise InputError(
+            f"The card of {bases} must fit its tensors, but it tells of {said} bases and there are {found}; "
+            "get the whole folder again."
+        )
     how = how or (method.personalizers[-1] if method.personalizers else "ft")
     data, bad = read_folder(folder, card)
     classes = len(np.unique(data.labels.numpy()))

@@ -8,9 +8,13 @@ model after the Last epoch and after the Best one, chosen on validation data and
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
 from fedbasis.algorithms.base import Adaptation, Context, Method
 from fedbasis.params import State, Tensors
-from fedbasis.train import Examples, MeanLoss, backward_passes, sgd
+from fedbasis.train import Examples, MeanLoss, backward_passes, batches, forward, sgd
 from pflbed.errors import InputError
 
 Validate = Callable[[Context], float]
@@ -82,24 +86,50 @@ def _epochs(
     if how == "none":
         yield float("nan"), {}
         return
-    model, blocks = context.model, range(len(context.model.weights))
-    if how == "lp":  # the classifier alone, on features that stay as they are
-        names = {e.name for e in model.layout.entries if e.name.startswith(method.task.classifier + ".")}
-        trained = [p for name, p in model.module.named_parameters() if name in names]
-        flats, gradients = [p.data for p in trained], [p.grad for p in trained if p.grad is not None]
-    else:
-        flats, gradients = [model.weights[b] for b in blocks], [model.gradients[b] for b in blocks]
-    optimizer = sgd(flats, gradients, [plan.rate] * len(flats), [plan.decay] * len(flats), plan.momentum)
+    learn = _probe if how == "lp" else _fine_tune
     losses = MeanLoss()
-    for epoch_ends, loss in backward_passes(
-        model,
-        data,
-        plan.recipe(method.task.recipe),
-        context.generator("adapt"),
-        statistics="frozen" if how == "lp" else "batch",
-    ):
-        optimizer.step()
+    for epoch_ends, loss in learn(method, data, context, plan):
         losses.add(loss)
         if epoch_ends:
             yield losses.value(), {}
             losses = MeanLoss()
+
+
+def _fine_tune(method: Method, data: Examples, context: Context, plan: Adaptation) -> Iterator[tuple[bool, Tensor]]:
+    model, blocks = context.model, len(context.model.weights)
+    rates, decays = [plan.rate] * blocks, [plan.decay] * blocks
+    optimizer = sgd(model.weights, model.gradients, rates, decays, plan.momentum)
+    recipe = plan.recipe(method.task.recipe)
+    for step in backward_passes(model, data, recipe, context.generator("adapt")):
+        optimizer.step()
+        yield step
+
+
+def _probe(method: Method, data: Examples, context: Context, plan: Adaptation) -> Iterator[tuple[bool, Tensor]]:
+    """Train the classifier alone. The features stay as they are, so they are computed once."""
+    head = context.model.module.get_submodule(method.task.classifier)
+    features: list[Tensor] = []
+    outputs: list[Tensor] = []
+
+    def remember(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        features.append(inputs[0])
+        outputs.append(output)
+
+    hook = head.register_forward_hook(remember)
+    logits = forward(context.model.module, data.pixels, method.task.recipe.preprocessing)
+    hook.remove()
+    if not torch.equal(torch.cat(outputs), logits):
+        raise InputError(
+            f"A linear probe needs '{method.task.classifier}' to be the network's last layer, but it is not."
+        )
+    inputs, labels = torch.cat(features), data.labels.to(logits.device)
+    optimizer = torch.optim.SGD(head.parameters(), lr=plan.rate, momentum=plan.momentum, weight_decay=plan.decay)
+    generator = context.generator("adapt")
+    for _ in range(plan.epochs):
+        parts = batches(len(data), plan.batch, generator)
+        for number, rows in enumerate(parts, start=1):
+            context.model.zero_gradients()
+            loss = cross_entropy(head(inputs[rows]), labels[rows])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            yield number == len(parts), loss.detach()

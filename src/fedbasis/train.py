@@ -184,9 +184,13 @@ def local_sgd(
 
 
 @torch.no_grad()
-def predict(module: nn.Module, pixels: Tensor, preprocessing: Preprocessing, batch: int = 256) -> Tensor:
-    """Return the class probabilities of images, on the CPU, with the module in evaluation mode."""
+def forward(module: nn.Module, pixels: Tensor, preprocessing: Preprocessing, batch: int = 256) -> Tensor:
+    """Return the logits of images, with the module in evaluation mode."""
     module.eval()
     device = next(module.parameters()).device
-    parts = [torch.softmax(module(preprocessing(part.to(device))), dim=1).cpu() for part in torch.split(pixels, batch)]
-    return torch.cat(parts)
+    return torch.cat([module(preprocessing(part.to(device))) for part in torch.split(pixels, batch)])
+
+
+def predict(module: nn.Module, pixels: Tensor, preprocessing: Preprocessing, batch: int = 256) -> Tensor:
+    """Return the class probabilities of images, on the CPU, with the module in evaluation mode."""
+    return torch.softmax(forward(module, pixels, preprocessing, batch), dim=1).cpu()

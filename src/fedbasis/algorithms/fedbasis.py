@@ -18,7 +18,14 @@ from fedbasis.algorithms.base import Adaptation, Context, Method, MethodConfig, 
 from fedbasis.algorithms.fedavg import MODEL, FedAvg
 from fedbasis.basis import BasisSet
 from fedbasis.basis_aggregation import BasisMean, Upload
-from fedbasis.basis_learning import CoefficientSettings, Local, learn_coefficients, train_bases, train_factored
+from fedbasis.basis_learning import (
+    CoefficientSettings,
+    Work,
+    learn_coefficients,
+    train_bases,
+    train_factored,
+    watch_rebuilt,
+)
 from fedbasis.clustering import cluster_models
 from fedbasis.params import State, Tensors
 from fedbasis.train import Examples, MeanLoss
@@ -39,7 +46,7 @@ class FedBasisConfig(MethodConfig):
     init: Literal["pretrained", "random"] = Field("pretrained", description="all bases equal, or each its own draw")
     upload: Literal["factored", "full"] = Field("factored", description="one model and (a, alpha), or all K bases")
     aggregation: Literal["mean", "usage"] = Field("usage", description="divide by the clients, or by a basis' usage")
-    rate: Literal["per-basis", "per-model"] = Field("per-basis", description="what moves at the local learning rate")
+    rate: Literal["per-basis", "per-model"] = Field("per-model", description="what moves at the local learning rate")
     coefficient_optimizer: Literal["sgd", "adam"] = Field("adam", description="the optimizer of psi")
     coefficient_rate: float = Field(0.1, gt=0, description="the learning rate of psi")
     coefficient_epochs: int | None = Field(None, ge=0, description="epochs on psi a round; unset: as many as on bases")
@@ -101,33 +108,41 @@ class FedBasis(Method):
         """Learn coefficients, sharpen them, train the bases (or FedAvg's model during warm-up)."""
         if MODEL in received:
             return self._warm_up.client_update(received, kept, data, context)
-        config, model = self.config, context.model
-        by_step = config.communicate_every == "step"
-        local = Local(
-            self._bases(received, context), model, data, self.task.recipe, (0, 1) if by_step else None, context.watch
+        config, model, by_step = self.config, context.model, self.config.communicate_every == "step"
+        work = Work(model, data, self.task.recipe, (0, 1) if by_step else None, context.watch)
+        psi = (
+            self._uniform(model.weights[0])
+            if kept is None
+            else kept["coefficients"]["psi"].to(model.weights[0], copy=True)
         )
-        psi = kept["coefficients"]["psi"].clone() if kept and by_step else self._uniform(model.weights[0])
         settings, generator = self._settings(config.coefficient_statistics), context.generator("batches")
-        psi_loss, per_model = MeanLoss(), config.rate == "per-model"
+        bases = self._bases(received, context)
+        whole = bases if config.upload == "full" else None
+        psi_loss = MeanLoss()
         if config.coordinate_descent:
             epochs = self.task.recipe.epochs if config.coefficient_epochs is None else config.coefficient_epochs
-            quick = replace(local, recipe=replace(self.task.recipe, epochs=epochs))
-            for _, step_loss in learn_coefficients(quick, psi, context.generator("coefficients"), settings):
+            quick = replace(work, recipe=replace(self.task.recipe, epochs=epochs))
+            for _, step_loss in learn_coefficients(quick, bases, psi, context.generator("coefficients"), settings):
                 psi_loss.add(step_loss)
         if config.factored:
             weights = coefficients.alpha(psi, config.tau)
-            loss, a = train_factored(local, weights, generator, per_model)
-            upload, trained = Upload(model.tensors(), weights, a), None
+            c = coefficients.combination(weights, config.major)
+            bases.combine_into(c, model)
+            watch = watch_rebuilt(bases, weights, model, context.watch) if context.watch else None
+            del bases  # one model is all that the basis epochs need
+            loss, a = train_factored(work, c, generator, config.rate == "per-model", watch)
+            upload, trained = Upload(model.tensors(), weights.cpu(), a), None
         else:
             joint = None if config.coordinate_descent else settings
-            loss, bases = train_bases(local, psi, config.tau, generator, per_model, config.basis_optimizer, joint)
-            weights, trained = coefficients.alpha(psi, config.tau), bases.weights
-            upload = Upload(model.tensors(), weights, torch.ones(len(weights), dtype=torch.float64))
+            loss, moved = train_bases(
+                work, bases, psi, config.tau, generator, config.rate == "per-model", config.basis_optimizer, joint
+            )
+            weights, trained = coefficients.alpha(psi, config.tau), moved.weights
+            upload = Upload(model.tensors(), weights.cpu(), torch.ones(len(weights), dtype=torch.float64))
         numbers = {"loss": loss.value(), "examples": float(len(data)), "coefficient_loss": psi_loss.value()}
-        sent = upload.factored() if config.upload == "factored" else upload.full(local.bases, trained)
-        return Sent(sent, numbers | self._describe(weights)), {
-            "coefficients": {"psi": psi.clone()}
-        } if by_step else None
+        sent = upload.factored() if whole is None else upload.full(whole, trained)
+        keeps = {"coefficients": {"psi": psi.cpu().clone()}} if by_step else None
+        return Sent(sent, numbers | self._describe(weights)), keeps
 
     def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
         """Average the bases in a stream; the last warm-up round clusters the local models into the first bases."""
@@ -161,15 +176,14 @@ class FedBasis(Method):
     ) -> Iterator[tuple[float, Tensors]]:
         """Learn psi, and for ``coefficients+classifier`` an offset of the classifier, with the bases frozen."""
         classifier = self.task.layout.block_of(self.task.classifier) if how.endswith("+classifier") else None
-        local = Local(
-            self._bases(server, context), context.model, data, plan.recipe(self.task.recipe), None, context.watch
-        )
+        work = Work(context.model, data, plan.recipe(self.task.recipe), None, context.watch)
+        bases = self._bases(server, context)
         psi = self._uniform(context.model.weights[0])
         settings, losses = self._settings(self.config.new_client_statistics), MeanLoss()
-        for epoch_ends, loss in learn_coefficients(local, psi, context.generator("adapt"), settings, classifier):
+        for epoch_ends, loss in learn_coefficients(work, bases, psi, context.generator("adapt"), settings, classifier):
             losses.add(loss)
             if epoch_ends:
-                yield losses.value(), {"psi": psi.clone()}
+                yield losses.value(), {"psi": psi.cpu().clone()}
                 losses = MeanLoss()
 
     def diagnostics(self, server: State) -> dict[str, Any]:

@@ -1,0 +1,143 @@
+"""What FedBasis costs beside FedAvg: time of an epoch, upload, peak memory. All ratios come from one run, interleaved.
+
+    python benchmarks/cost.py            (about two minutes; --quick for a look)
+
+Times are medians over alternating epochs of the same network on the same data, so that a busy machine slows all of
+them alike. Peak memory is measured in a process of its own for every kind of epoch.
+"""
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from fedbasis import coefficients
+from fedbasis.algorithms import METHODS
+from fedbasis.algorithms.base import Context, Task
+from fedbasis.basis import BasisSet
+from fedbasis.basis_learning import CoefficientSettings, Work, learn_coefficients, train_bases, train_factored
+from fedbasis.models import Network
+from fedbasis.params import nbytes
+from fedbasis.seeding import torch_generator
+from fedbasis.train import Examples, Preprocessing, Recipe, local_sgd
+
+NETWORKS = {
+    "cnn-small, 28 px, batch 16": (Network("cnn-small", 10, 28), 16),
+    "resnet10 of width 16, 32 px, batch 16": (Network("resnet10", 7, 32), 16),
+}
+MEMORY = (Network("resnet18", 7, 96), 16)
+K = 4
+
+
+def data_for(network: Network, count: int) -> Examples:
+    generator = torch_generator("benchmark data")
+    size = network.resolution
+    pixels = torch.randint(0, 256, (count, size, size, 3), dtype=torch.uint8, generator=generator)
+    return Examples(pixels, torch.randint(0, network.classes, (count,), generator=generator))
+
+
+def epochs_of(network: Network, batch: int, count: int) -> dict[str, Callable[[], None]]:
+    """Return one function per kind of epoch, all on the same data, model and batches."""
+    data = data_for(network, count)
+    recipe = Recipe(Preprocessing(network.resolution), epochs=1, batch=batch)
+    model = network.workspace()
+    layout = model.layout
+    start = network.initial(0)
+    bases = BasisSet.from_models(layout, [network.initial(i) for i in range(K + 1)], True)
+    psi = torch.randn(len(layout.blocks), K, generator=torch_generator("psi"))
+    c = coefficients.combination(coefficients.alpha(psi, 0.1), True)
+    work = Work(model, data, recipe)
+
+    def fedavg() -> None:
+        model.load(start)
+        local_sgd(model, data, recipe, torch_generator("order"))
+
+    def basis() -> None:
+        bases.combine_into(c, model)
+        train_factored(work, c, torch_generator("order"), True)
+
+    def learn() -> None:
+        for _ in learn_coefficients(work, bases, torch.zeros_like(psi), torch_generator("order"), CoefficientSettings()):
+            pass
+
+    def naive() -> None:
+        train_bases(work, bases, psi, 0.1, torch_generator("order"), True)
+
+    return {"FedAvg epoch": fedavg, "basis epoch (factored)": basis, "coefficient epoch": learn, "basis epoch (K-fold)": naive}
+
+
+def times(epochs: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
+    for epoch in epochs.values():
+        epoch()
+    taken: dict[str, list[float]] = {name: [] for name in epochs}
+    for _ in range(repeats):
+        for name, epoch in epochs.items():
+            began = time.perf_counter()
+            epoch()
+            taken[name].append(time.perf_counter() - began)
+    return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def upload_ratio(network: Network) -> float:
+    task = Task(network, Recipe(Preprocessing(network.resolution), epochs=1), rounds=2)
+    sent = []
+    for name, config in (("fedavg", {}), ("fedbasis", {"bases": K, "init": "random", "warm_start": 0})):
+        method = METHODS[name](METHODS[name].Config(**config), task)
+        context = Context(0, "client", network.workspace())
+        update, _ = method.client_update(method.init(0), None, data_for(network, 16), context)
+        sent.append(nbytes(update.tensors))
+    return sent[1] / sent[0]
+
+
+def peak(kind: str) -> None:
+    """Print the peak memory (MiB) of one client's epochs in this process, above what imports and data took."""
+    torch.set_num_threads(1)
+    network, batch = MEMORY
+    task = Task(network, Recipe(Preprocessing(network.resolution), epochs=1, batch=batch), rounds=2)
+    data, model = data_for(network, 2 * batch), network.workspace()
+    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if kind == "fedavg":
+        local_sgd(model, data, task.recipe, torch_generator("order"))
+    else:
+        c = torch.full((len(model.layout.blocks), K + 1), 1 / (K + 1))
+        train_factored(Work(model, data, task.recipe), c, torch_generator("order"), True)
+    sys.stdout.write(f"{(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024}\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--peak", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peak:
+        peak(arguments.peak)
+        return
+    torch.set_num_threads(1)
+    print(f"K = {K} and a major basis; torch {torch.__version__}, 1 thread\n")
+    print("| network | kind | ms an epoch of 160 images | ratio to FedAvg |\n| --- | --- | ---: | ---: |")
+    for name, (network, batch) in NETWORKS.items():
+        measured = times(epochs_of(network, batch, 160), 5 if arguments.quick else 25)
+        for kind, seconds in measured.items():
+            print(f"| {name} | {kind} | {1000 * seconds:.1f} | {seconds / measured['FedAvg epoch']:.2f} |")
+    print("\n| what | ratio to FedAvg |\n| --- | ---: |")
+    for name, (network, _) in NETWORKS.items():
+        print(f"| upload, {name.partition(',')[0]} | {upload_ratio(network):.4f} |")
+    peaks = {
+        kind: statistics.median(
+            float(subprocess.run([sys.executable, __file__, "--peak", kind], check=True, capture_output=True, text=True).stdout)
+            for _ in range(1 if arguments.quick else 3)
+        )
+        for kind in ("fedavg", "fedbasis")
+    }
+    print(
+        f"| peak memory of the basis epochs, resnet18 at 96 px ({peaks['fedbasis']:.0f} against {peaks['fedavg']:.0f} MiB) "
+        f"| {peaks['fedbasis'] / peaks['fedavg']:.2f} |"
+    )
+
+
+if __name__ == "__main__":
+    main()
