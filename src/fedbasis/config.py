@@ -10,9 +10,9 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Union, get_origin
+from typing import Annotated, Any, Self, Union, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from fedbasis.algorithms import METHODS
@@ -107,6 +107,15 @@ class Personalize(Section):
     momentum: float = Field(default=0.9, ge=0, lt=1)
     decay: float = Field(default=1e-4, ge=0)
     batch: int = Field(default=16, ge=1)
+    validate_every: int = Field(
+        default=1, ge=1, description="epochs between two looks at validation data; divides 'epochs'"
+    )
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.epochs % self.validate_every:
+            raise ValueError(f"validate_every must divide epochs, but {self.epochs} is no multiple of it")
+        return self
 
 
 class Machine(Section):

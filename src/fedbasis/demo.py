@@ -12,6 +12,7 @@ def experiments(seed: int = 0, fast: bool = False) -> list[Experiment]:
         "data": {"clients": 20, "new_clients": 10},
         "model": {"name": "cnn-small", "options": {"norm": "group"}},
         "train": {"rounds": 15, "epochs": 2, "batch": 16},
+        "personalize": {"rates": [0.005, 0.01], "validate_every": 2},
     }
     if fast:
         common["data"] = {"clients": 3, "new_clients": 1}
@@ -19,8 +20,6 @@ def experiments(seed: int = 0, fast: bool = False) -> list[Experiment]:
         common["personalize"] = {"epochs": 3, "rates": [0.01]}
     ways = {"fedavg": ("none", "lp", "ft"), "fedbasis": ("coefficients", "coefficients+classifier")}
     return [
-        parse(
-            {**common, "personalize": {**common.get("personalize", {}), "ways": ways[name]}, "method": {"name": name}}
-        )
+        parse({**common, "personalize": {**common["personalize"], "ways": ways[name]}, "method": {"name": name}})
         for name in ways
     ]

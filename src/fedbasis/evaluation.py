@@ -83,6 +83,7 @@ def serve(
         "seconds": round(adapted, 3),
         "losses": [round(loss, 5) for loss in outcome.losses],
         "validation": [round(score, 5) for score in outcome.validation],
+        "validate_every": plan.validate_every if how != "none" else 1,
         "best_epoch": outcome.best.epoch,
         "last_predicted": last,
         "best_predicted": last if outcome.best.epoch == outcome.last.epoch else guesses_of(outcome.best),

@@ -142,7 +142,12 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
     device = device_of(e.machine.device)
     torch.set_num_threads(e.machine.threads)
     p = e.personalize
-    plan = Plan(e.ways, tuple(e.data.sizes), p.rates, Adaptation(p.epochs, p.rates[0], p.decay, p.momentum, p.batch))
+    plan = Plan(
+        e.ways,
+        tuple(e.data.sizes),
+        p.rates,
+        Adaptation(p.epochs, p.rates[0], p.decay, p.momentum, p.batch, p.validate_every),
+    )
     jobs = len(plan.jobs(prepared.new))
     # What cannot work is refused before anything is written: the network, its classifier, the clients of a round.
     method.task.layout.entries, method.task.classifier  # noqa: B018

@@ -56,7 +56,7 @@ def personalize(
 ) -> Outcome:
     """Fit ``context.model`` to the client's data and return the personal models.
 
-    ``validate`` scores the current model on validation data after every epoch; without it Best is Last.
+    ``validate`` scores the current model on validation data along the epochs; without it Best is Last.
     """
     if how not in personalizers_of(method):
         raise InputError(
@@ -68,10 +68,10 @@ def personalize(
     learned: Tensors = {}
     for loss, learned in _epochs(method, server, how, data, context, plan):
         losses.append(loss)
-        if validate is not None:
+        if validate is not None and len(losses) % plan.validate_every == 0:
             scores.append(validate(context))
             if best is None or scores[-1] > max(scores[:-1]):
-                best = Fitted(context.model.tensors(), learned, len(scores))
+                best = Fitted(context.model.tensors(), learned, len(losses))
     last = Fitted(context.model.tensors(), learned, len(losses))
     return Outcome(last, best or last, losses, scores)
 

@@ -93,6 +93,7 @@ class Adaptation:
     decay: float = 1e-4
     momentum: float = 0.9
     batch: int = 16
+    validate_every: int = 1  # epochs; scoring validation data can cost more than learning
 
     def recipe(self, base: Recipe) -> Recipe:
         """Return the training recipe with these settings in place of the federation's own."""

@@ -13,7 +13,7 @@ from pflbed.benchmark import Benchmark
 from pflbed.errors import InputError
 from pflbed.manifest import CARD, load_manifest
 
-KEPT = ("client", "how", "size", "rate", "validation")
+KEPT = ("client", "how", "size", "rate", "validation", "validate_every")
 """What is kept of a line of the evaluation; its predictions are long and already scored."""
 
 

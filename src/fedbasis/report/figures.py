@@ -35,6 +35,7 @@ class Line:
     width: float = 1.5
     marks: Sequence[int] = field(default=())
     """Where a warm start ends."""
+    step: int = 1
 
 
 def method_color(number: int) -> str:
@@ -96,7 +97,7 @@ def curves(
 
     figure, axes = _new(WIDE if not title else 0.7 * WIDE, 2.5)
     for line in lines:
-        x = np.arange(line.start, line.start + len(line.values))
+        x = line.start + line.step * np.arange(len(line.values))
         marker = "o" if np.isfinite(line.values).sum() <= 3 else ""
         axes.plot(
             x, line.values, color=line.color, linestyle=line.dash, linewidth=line.width, marker=marker, markersize=3
@@ -107,7 +108,10 @@ def curves(
     axes.set_ylabel(what)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
     axes.ticklabel_format(axis="y", useOffset=False)
-    first, last = min(line.start for line in lines), max(line.start + len(line.values) - 1 for line in lines)
+    first, last = (
+        min(line.start for line in lines),
+        max(line.start + line.step * (len(line.values) - 1) for line in lines),
+    )
     room = 0.03 * max(1, last - first)
     axes.set_xlim(first - room, last + room)
     if limits is not None:

@@ -95,23 +95,23 @@ def _bases(run: RunData, sheet: Sheet) -> Panel | None:
 
 def adaptation(runs: Sequence[RunData], size: str, sheet: Sheet) -> Panel | None:
     """Show the mean validation accuracy along the epochs, a figure per method and a line per rate."""
-    found: list[tuple[str, float, dict[float, list[float]]]] = []
+    found: list[tuple[str, float, int, dict[float, list[float]]]] = []
     for run in runs:
         for row in (row for row in run.rows if row.size == size and row.how != "none"):
             mine = [r for r in run.records if (r["how"], r["size"]) == (row.how, size)]
             means = {rate: _mean([r["validation"] for r in mine if r["rate"] == rate]) for rate in _rates(mine)}
             if any(np.isfinite(value) for mean in means.values() for value in mean):
-                found.append((run.title(row), row.rate, means))
+                found.append((run.title(row), row.rate, int(mine[0].get("validate_every", 1)), means))
     if not found:
         return None
-    every = sorted({rate for _, _, means in found for rate in means})
-    values = [value for _, _, means in found for mean in means.values() for value in mean if np.isfinite(value)]
+    every = sorted({rate for *_, means in found for rate in means})
+    values = [value for *_, means in found for mean in means.values() for value in mean if np.isfinite(value)]
     room = max(1.0, 0.05 * (max(values) - min(values)))
     limits = (min(values) - room, max(values) + room)
     drawn = []
-    for title, chosen, means in found:
+    for title, chosen, gap, means in found:
         lines = [
-            Line(mean, 1, figures.method_color(every.index(rate)), "-", 2.6 if rate == chosen else 1.0)
+            Line(mean, gap, figures.method_color(every.index(rate)), "-", 2.6 if rate == chosen else 1.0, step=gap)
             for rate, mean in means.items()
         ]
         figure = figures.curves(lines, "epoch", "validation accuracy (%)", limits, title)
