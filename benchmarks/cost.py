@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 
 import torch
+
 from fedbasis import coefficients
 from fedbasis.algorithms import METHODS
 from fedbasis.algorithms.base import Context, Task
@@ -61,13 +62,20 @@ def epochs_of(network: Network, batch: int, count: int) -> dict[str, Callable[[]
         train_factored(work, c, torch_generator("order"), True)
 
     def learn() -> None:
-        for _ in learn_coefficients(work, bases, torch.zeros_like(psi), torch_generator("order"), CoefficientSettings()):
+        for _ in learn_coefficients(
+            work, bases, torch.zeros_like(psi), torch_generator("order"), CoefficientSettings()
+        ):
             pass
 
     def naive() -> None:
         train_bases(work, bases, psi, 0.1, torch_generator("order"), True)
 
-    return {"FedAvg epoch": fedavg, "basis epoch (factored)": basis, "coefficient epoch": learn, "basis epoch (K-fold)": naive}
+    return {
+        "FedAvg epoch": fedavg,
+        "basis epoch (factored)": basis,
+        "coefficient epoch": learn,
+        "basis epoch (K-fold)": naive,
+    }
 
 
 def times(epochs: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
@@ -128,13 +136,17 @@ def main() -> None:
         print(f"| upload, {name.partition(',')[0]} | {upload_ratio(network):.4f} |")
     peaks = {
         kind: statistics.median(
-            float(subprocess.run([sys.executable, __file__, "--peak", kind], check=True, capture_output=True, text=True).stdout)
+            float(
+                subprocess.run(
+                    [sys.executable, __file__, "--peak", kind], check=True, capture_output=True, text=True
+                ).stdout
+            )
             for _ in range(1 if arguments.quick else 3)
         )
         for kind in ("fedavg", "fedbasis")
     }
     print(
-        f"| peak memory of the basis epochs, resnet18 at 96 px ({peaks['fedbasis']:.0f} against {peaks['fedavg']:.0f} MiB) "
+        f"| peak memory of basis epochs, resnet18, 96 px ({peaks['fedbasis']:.0f} against {peaks['fedavg']:.0f} MiB) "
         f"| {peaks['fedbasis'] / peaks['fedavg']:.2f} |"
     )
 

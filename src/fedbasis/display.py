@@ -9,17 +9,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
+from fedbasis.algorithms import METHODS
 from fedbasis.experiment import Observer
+from fedbasis.personalize import label
 from fedbasis.runs import Run
 
-WAYS = {"none": "", "lp": " + LP", "ft": " + FT", "coefficients": " (α only)", "coefficients+classifier": ""}
-NAMES = {"fedavg": "FedAvg", "fedbasis": "FedBasis"}
 BLOCKS = " ▏▎▍▌▋▊▉█"
-
-
-def label(method: str, how: str) -> str:
-    """Name a row of the result as papers do."""
-    return NAMES.get(method, method) + WAYS.get(how, f" + {how}")
 
 
 class Live:
@@ -42,7 +37,7 @@ class Live:
 
     def observer(self, name: str) -> Observer:
         """Watch one run."""
-        return _RunObserver(self, NAMES.get(name, name))
+        return _RunObserver(self, METHODS[name].title)
 
 
 class _RunObserver(Observer):

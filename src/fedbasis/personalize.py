@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedbasis.algorithms import METHODS
 from fedbasis.algorithms.base import Adaptation, Context, Method
 from fedbasis.params import State, Tensors
 from fedbasis.train import Examples, MeanLoss, backward_passes, batches, forward, sgd
@@ -19,6 +20,7 @@ from pflbed.errors import InputError
 
 Validate = Callable[[Context], float]
 GENERIC = ("none", "lp", "ft")
+SUFFIXES = {"none": "", "lp": " + LP", "ft": " + FT", "coefficients": " (α only)", "coefficients+classifier": ""}
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,12 @@ class Outcome:
     best: Fitted
     losses: list[float] = field(default_factory=list)
     validation: list[float] = field(default_factory=list)
+
+
+def label(method: str, how: str) -> str:
+    """Name a method and a way of personalizing as tables do: ``FedAvg + FT``."""
+    title = METHODS[method].title if method in METHODS else method
+    return title + SUFFIXES.get(how, f" + {how}")
 
 
 def personalizers_of(method: type[Method] | Method) -> tuple[str, ...]:

@@ -106,6 +106,7 @@ class Method(ABC):
     """One federated method."""
 
     name: ClassVar[str]
+    title: ClassVar[str]
     paper: ClassVar[str]
     sends: ClassVar[str]
     keeps: ClassVar[str]

@@ -17,6 +17,7 @@ class FedAvg(Method):
     """The global model is the only state."""
 
     name: ClassVar[str] = "fedavg"
+    title: ClassVar[str] = "FedAvg"
     paper: ClassVar[str] = "McMahan et al. 2017"
     sends: ClassVar[str] = "1 model"
     keeps: ClassVar[str] = "nothing"

@@ -77,6 +77,7 @@ class FedBasis(Method):
     """The state is FedAvg's model during warm-up, then the bases."""
 
     name: ClassVar[str] = "fedbasis"
+    title: ClassVar[str] = "FedBasis"
     paper: ClassVar[str] = "Chen et al. 2024"
     sends: ClassVar[str] = "1 model and a few numbers (factored), or K + 1 models (full)"
     keeps: ClassVar[str] = "nothing"

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedbasis.display import label
 from fedbasis.evaluation import Row
+from fedbasis.personalize import label
 from fedbasis.runs import Run, read_lines
 from pflbed.benchmark import Benchmark
 from pflbed.errors import InputError
