@@ -23,7 +23,7 @@ def small(dataset: Path, **method: Any) -> Experiment:
         {
             "data": {"source": str(dataset), "resolution": 12, "clients": 3, "new_clients": 2},
             "train": {"rounds": 3, "epochs": 1, "batch": 8, "rate": 0.05},
-            "personalize": {"epochs": 4, "rates": [0.01, 0.1], "ways": ["lp", "ft"], "validate_every": 2},
+            "personalize": {"epochs": 4, "rates": [0.01, 0.1], "ways": ["none", "lp", "ft"], "validate_every": 2},
             "method": {"name": "fedavg", **method},
         }
     )

@@ -76,7 +76,7 @@ def personalize(
     learned: Tensors = {}
     for loss, learned in _epochs(method, server, how, data, context, plan):
         losses.append(loss)
-        if validate is not None and len(losses) % plan.validate_every == 0:
+        if validate is not None and (how == "none" or len(losses) % plan.validate_every == 0):
             scores.append(validate(context))
             if best is None or scores[-1] > max(scores[:-1]):
                 best = Fitted(context.model.tensors(), learned, len(losses))

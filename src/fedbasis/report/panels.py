@@ -101,7 +101,7 @@ def adaptation(runs: Sequence[RunData], size: str, sheet: Sheet) -> Panel | None
             mine = [r for r in run.records if (r["how"], r["size"]) == (row.how, size)]
             means = {rate: _mean([r["validation"] for r in mine if r["rate"] == rate]) for rate in _rates(mine)}
             if any(np.isfinite(value) for mean in means.values() for value in mean):
-                found.append((run.title(row), row.rate, int(mine[0].get("validate_every", 1)), means))
+                found.append((run.title(row), row.rate, int(mine[0]["validate_every"]), means))
     if not found:
         return None
     every = sorted({rate for *_, means in found for rate in means})
