@@ -72,7 +72,12 @@ def make_run(
                         "how": how,
                         "size": size,
                     }
-                    record |= {"rate": rate, "validate_every": 1, "validation": [0.5, 0.6], "losses": [float("nan"), 1.0]}
+                    record |= {
+                        "rate": rate,
+                        "validate_every": 1,
+                        "validation": [0.5, 0.6],
+                        "losses": [float("nan"), 1.0],
+                    }
                     alpha = {"alpha": {"one": [0.25, 0.75], "two": [1.0, 0.0]}} if "coefficients" in how else {}
                     records.append(record | alpha)
     (folder / "evaluation.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))

@@ -139,7 +139,7 @@ def results_table(rows: Sequence[Mapping[str, Any]], sizes: Mapping[str, float],
     for size in names:
         for column in ("Last", "Best", "|Δ|"):
             table.add_column(f"{size} {column}", justify="right", no_wrap=True)
-    table.add_column("s/client", justify="right")
+    table.add_column("sec", justify="right")
     best = {size: max(row["last"] for row in rows if row["size"] == size) for size in names}
     for method, how in dict.fromkeys((row["method"], row["how"]) for row in rows):
         cells: list[str | Text] = [label(method, how)]
@@ -169,8 +169,10 @@ def coefficients_table(alpha: Mapping[str, Sequence[float]]) -> Table:
     """Draw the learned coefficients, a row per block and a bar per basis."""
     table = Table(title="What the client learned: how much of each basis, block by block", title_justify="left")
     table.add_column("block")
-    for k in range(len(next(iter(alpha.values())))):
-        table.add_column(f"basis {k}")
+    count = len(next(iter(alpha.values())))
+    width = max(2, min(10, 60 // count - 8))  # so that all bases fit into 80 columns
+    for k in range(count):
+        table.add_column(f"basis {k}", no_wrap=True)
     for block, shares in alpha.items():
-        table.add_row(block, *(f"{bar(share)} {share:.2f}" for share in shares))
+        table.add_row(block, *(f"{bar(share, width)} {share:.2f}" for share in shares))
     return table
