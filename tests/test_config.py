@@ -215,6 +215,7 @@ def test_the_name_of_a_run_depends_on_the_weights_and_not_on_their_place(tmp_pat
 
 
 def test_every_ready_configuration_can_be_read_and_says_how_to_run_it() -> None:
+    assert EXPERIMENTS
     for path in EXPERIMENTS:
         read(path)
         first = path.read_text(encoding="utf-8").splitlines()[0]

@@ -382,7 +382,8 @@ def test_stopped_experiments_leave_no_process_behind(
             stdout=subprocess.DEVNULL, stderr=errors,
         )  # fmt: skip
     try:
-        wait_until(lambda: len(list(tmp_path.glob("runs/*/metrics.jsonl"))) == 2)
+        wait_until(lambda: len(list(tmp_path.glob("runs/*/metrics.jsonl"))) == 2 or demo.poll() is not None)
+        assert demo.poll() is None, (tmp_path / "stderr").read_text()
         others = set(living(demo.pid)) - {demo.pid}
         assert len(others) >= 2
         if number == signal.SIGINT:

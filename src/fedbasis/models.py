@@ -135,8 +135,8 @@ def _cnn(classes: int, resolution: int, norm: str = "none") -> nn.Module:
     return ConvNet((32, 64), 5, 512, classes, resolution, norm)
 
 
-def _cnn_small(classes: int, resolution: int, norm: str = "batch") -> nn.Module:
-    return ConvNet((16, 32, 64), 3, 0, classes, resolution, norm)
+def _cnn_small(classes: int, resolution: int, width: int = 16, norm: str = "batch") -> nn.Module:
+    return ConvNet((width, 2 * width, 4 * width), 3, 0, classes, resolution, norm)
 
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
