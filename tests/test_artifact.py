@@ -102,6 +102,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "another option": (lambda f: edit(f, lambda c: c["architecture"]["options"].update(norm="none")), "does not fit"),
     "an unknown option": (lambda f: edit(f, lambda c: c["architecture"]["options"].update(x=1)), "options"),
     "an unknown network": (lambda f: edit(f, lambda c: c["architecture"].update(name="lenet")), "lenet"),
+    "code from elsewhere": (lambda f: edit(f, lambda c: c["architecture"].update(name="os:system")), "--trust"),
     "a class more": (lambda f: edit(f, lambda c: c["classes"].append("star")), "(3, 64) instead of (4, 64)"),
     "NaN": (lambda f: rewrite(f, lambda t: first_weight(t).view(-1)[:1].fill_(torch.nan)), "not finite"),
     "infinity": (lambda f: rewrite(f, lambda t: first_weight(t).view(-1)[-1:].fill_(torch.inf)), "not finite"),

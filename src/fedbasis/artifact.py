@@ -164,9 +164,14 @@ def read_card(folder: Path) -> Card:
         raise InputError(f"The card {folder / CARD} must be valid, but in '{where}': {first['msg']}.") from error
 
 
-def load(folder: Path, kind: Literal["bases", "model"]) -> tuple[Card, State]:
+def load(folder: Path, kind: Literal["bases", "model"], trust: bool = False) -> tuple[Card, State]:
     """Read an artifact and check everything: kind, digest, names, shapes, finite numbers."""
     card = read_card(folder)
+    if ":" in card.architecture.name and not trust:
+        raise InputError(
+            f"{folder} was made for the network '{card.architecture.name}', whose code would be run; if you trust "
+            "where it comes from, say so with --trust."
+        )
     if card.kind != kind:
         hint = "run 'fedbasis personalize' on it first" if kind == "model" else "give the bases it was made from"
         wanted, got = ("bases", "a personal model") if kind == "bases" else ("a personal model", "bases")
@@ -196,9 +201,9 @@ def whole_model(network: Network, tensors: Tensors) -> Tensors:
     return {name: tensors.get(name, buffer).detach() for name, buffer in network.build().state_dict().items()}
 
 
-def load_module(folder: Path) -> tuple[Card, nn.Module]:
+def load_module(folder: Path, trust: bool = False) -> tuple[Card, nn.Module]:
     """Load a personal model as an ordinary module in evaluation mode."""
-    card, state = load(folder, "model")
+    card, state = load(folder, "model", trust)
     module = card.network.build()
     module.load_state_dict(state[""])
     return card, module.eval()

@@ -31,6 +31,11 @@ INTERRUPTED = 130
 out_console = Console(emoji=False)
 
 
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Run the code of the network that the folder names, if it is not one of ours.")
+]
+
+
 class Keep(StrEnum):
     """Which epoch's model is written."""
 
@@ -153,7 +158,7 @@ def personalize(
         str | None, typer.Option(help="coefficients+classifier (default), coefficients, lp, ft, none.")
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="How often to go through the images.")] = 20,
-    rate: Annotated[float, typer.Option(min=1e-9, help="Learning rate of the classifier (or of lp and ft).")] = 0.01,
+    rate: Annotated[float, typer.Option(min=1e-9, help="Learning rate of the classifier (or of lp and ft).")] = 0.005,
     batch: Annotated[int, typer.Option(min=1, help="How many images a step sees.")] = 16,
     seed: Annotated[int, typer.Option(min=0, help="Decides the order of the images and which are held out.")] = 0,
     keep: Annotated[
@@ -162,6 +167,7 @@ def personalize(
     as_json: Annotated[
         bool, typer.Option("--json", help="For machines: one json object instead of the picture.")
     ] = False,
+    trust: Trust = False,
 ) -> None:
     """Fit the bases to a new client's folder of images and write one ordinary model.
 
@@ -176,7 +182,7 @@ def personalize(
         raise InputError(f"The output {out} must not exist yet, but it does; choose another name or remove it.")
     _writable(out.parent)
     plan = Adaptation(epochs=epochs, rate=rate, batch=batch)
-    served = serve_folder(bases, data, how, plan, seed, keep.value)
+    served = serve_folder(bases, data, how, plan, seed, keep.value, trust)
     write_model(served, out)
     if as_json:
         summary = {
@@ -212,6 +218,7 @@ def predict(
         bool, typer.Option("--labelled", help="An image's folder is its true class: score it.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One json object per image, with all probabilities.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Print the class and its probability for every image."""
     import torch
@@ -220,7 +227,7 @@ def predict(
     from fedbasis.new_client import predict_images, read_loose
 
     card, pixels, paths, bad = read_loose(model, images, labelled)
-    _, probabilities = predict_images(model, torch.from_numpy(pixels))
+    _, probabilities = predict_images(model, torch.from_numpy(pixels), trust)
     best = probabilities.max(dim=1)
     right = 0
     for path, chance, index, row in zip(
@@ -244,11 +251,12 @@ def predict(
 @app.command()
 def inspect(
     path: Annotated[Path, typer.Argument(help="A run folder, bases, a personal model, or a benchmark.")],
+    trust: Trust = False,
 ) -> None:
     """Show what a folder holds: a run's state and results, an artifact's card and bases, a benchmark's clients."""
     from fedbasis.inspection import describe_folder
 
-    for part in describe_folder(path):
+    for part in describe_folder(path, trust):
         out_console.print(part, highlight=False, markup=False, soft_wrap=not isinstance(part, Table))
 
 

@@ -16,20 +16,20 @@ from pflbed import InputError, load_manifest
 Part = str | Table
 
 
-def describe_folder(path: Path) -> Iterator[Part]:
+def describe_folder(path: Path, trust: bool = False) -> Iterator[Part]:
     """Yield lines and tables about a run, an artifact or a benchmark."""
     if not path.exists():
         raise InputError(f"There must be something to inspect at {path}, but there is nothing; check the path.")
     if (path / "config.json").is_file():
-        return _run(Run(path))
+        return _run(Run(path), trust)
     if (path / artifact.CARD).is_file() and (path / "manifest.parquet").is_file():
         return _benchmark(path)
     if (path / artifact.CARD).is_file():
-        return _artifact(path)
+        return _artifact(path, trust)
     raise InputError(f"The path {path} must be a run, bases, a model or a benchmark, but it holds none of their files.")
 
 
-def _run(run: Run) -> Iterator[Part]:
+def _run(run: Run, trust: bool) -> Iterator[Part]:
     try:
         config = parse(json.loads(run.config.read_text(encoding="utf-8")), str(run.config)).as_dict()
     except (ValueError, TypeError) as error:
@@ -53,12 +53,12 @@ def _run(run: Run) -> Iterator[Part]:
         rows = json.loads(run.results.read_text(encoding="utf-8"))
         yield results_table(rows, config["data"]["sizes"], "Personalized accuracy (%) of the new clients")
     if run.bases.is_dir():
-        yield from _artifact(run.bases)
+        yield from _artifact(run.bases, trust)
 
 
-def _artifact(path: Path) -> Iterator[Part]:
+def _artifact(path: Path, trust: bool) -> Iterator[Part]:
     kind = artifact.read_card(path).kind
-    card, state = artifact.load(path, kind)
+    card, state = artifact.load(path, kind, trust)
     numbers = sum(t.numel() for t in next(iter(state.values())).values())
     yield (
         f"{'Bases' if kind == 'bases' else 'Personal model'} {path}: {card.architecture.name} "

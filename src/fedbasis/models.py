@@ -4,6 +4,7 @@ A user's own network is named ``module:factory``; the factory is called with ``c
 """
 
 import importlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -22,7 +23,7 @@ from pflbed.errors import InputError
 def _norm(kind: str, width: int) -> nn.Module:
     makers: dict[str, Callable[[], nn.Module]] = {
         "batch": lambda: nn.BatchNorm2d(width),
-        "group": lambda: nn.GroupNorm(min(8, width), width),
+        "group": lambda: nn.GroupNorm(math.gcd(8, width), width),
         "none": nn.Identity,
     }
     if kind not in makers:
@@ -164,7 +165,9 @@ class Network:
             torch.manual_seed(seed_for(seed, "initial weights", self.name))
             try:
                 module = factory(classes=self.classes, **self._resolution(), **self.options)
-            except TypeError as error:
+            except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
+                if isinstance(error, InputError):
+                    raise
                 raise InputError(f"The network '{self.name}' does not take these options: {error}.") from error
         if not isinstance(module, nn.Module):
             raise InputError(f"The factory '{self.name}' must return a torch nn.Module, but returned {type(module)}.")

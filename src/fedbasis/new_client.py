@@ -102,10 +102,16 @@ def hold_out(labels: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
 
 
 def serve_folder(
-    bases: Path, folder: Path, how: str | None, plan: Adaptation, seed: int, keep: Literal["last", "best"] = "last"
+    bases: Path,
+    folder: Path,
+    how: str | None,
+    plan: Adaptation,
+    seed: int,
+    keep: Literal["last", "best"] = "last",
+    trust: bool = False,
 ) -> Served:
     """Fit a model to a client's folder."""
-    card, server = artifact.load(bases_at(bases), "bases")
+    card, server = artifact.load(bases_at(bases), "bases", trust)
     method = method_of(card)
     found = sum(group.startswith("basis_") for group in server)
     if found and (said := getattr(method.config, "bases", found)) != found:
@@ -173,9 +179,9 @@ def write_model(served: Served, out: Path) -> None:
     artifact.save(out, state, card)
 
 
-def predict_images(model: Path, pixels: Tensor) -> tuple[artifact.Card, Tensor]:
+def predict_images(model: Path, pixels: Tensor, trust: bool = False) -> tuple[artifact.Card, Tensor]:
     """Return a personal model's card and its class probabilities for images."""
-    card, module = artifact.load_module(model)
+    card, module = artifact.load_module(model, trust)
     return card, predict(module, pixels, card.pixels)
 
 
