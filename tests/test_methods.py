@@ -16,6 +16,7 @@ from fedbasis.models import Network
 from fedbasis.params import State, clone
 from fedbasis.personalize import personalize, personalizers_of
 from fedbasis.train import Examples, Recipe
+from pflbed.errors import InputError
 
 ROUNDS = 4
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -290,6 +291,13 @@ class TestJoint:
         for got, leaf in zip(trained.weights, leaves, strict=True):
             assert leaf.grad is not None
             torch.testing.assert_close(got, (leaf - 0.1 * leaf.grad).detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_too_few_clients_for_the_bases_are_refused_at_once(recipe: Recipe) -> None:
+    method = make("fedbasis", recipe)
+    method.require_clients(2)
+    with pytest.raises(InputError, match="2 bases need at least as many clients a round, but there are 1"):
+        method.require_clients(1)
 
 
 def test_watching_reports_cosine_at_every_step(recipe: Recipe) -> None:

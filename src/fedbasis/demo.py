@@ -16,7 +16,7 @@ def experiments(seed: int = 0, fast: bool = False) -> list[Experiment]:
     }
     if fast:
         common["data"] = {"clients": 3, "new_clients": 1}
-        common["train"] = {"rounds": 3, "epochs": 1, "batch": 64, "rate": 0.05}
+        common["train"] = {"rounds": 3, "epochs": 1, "batch": 32, "rate": 0.02}
         common["personalize"] = {"epochs": 3, "rates": [0.01]}
     ways = {"fedavg": ("none", "lp", "ft"), "fedbasis": ("coefficients", "coefficients+classifier")}
     methods: list[dict[str, Any]] = [{"name": "fedavg"}, {"name": "fedbasis", "coefficient_epochs": 1}]

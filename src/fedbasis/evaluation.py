@@ -81,7 +81,7 @@ def serve(
         "rate": rate,
         "images": len(data),
         "seconds": round(adapted, 3),
-        "losses": [round(loss, 5) for loss in outcome.losses],
+        "losses": [round(loss, 5) for loss in outcome.losses if np.isfinite(loss)],
         "validation": [round(score, 5) for score in outcome.validation],
         "validate_every": plan.validate_every if how != "none" else 1,
         "best_epoch": outcome.best.epoch,

@@ -151,7 +151,7 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
     jobs = len(plan.jobs(prepared.new))
     # What cannot work is refused before anything is written: the network, its classifier, the clients of a round.
     method.task.layout.entries, method.task.classifier  # noqa: B018
-    sampled(prepared.benchmark.participating, e.train.participation, e.seed, 0)
+    method.require_clients(len(sampled(prepared.benchmark.participating, e.train.participation, e.seed, 0)))
     with run.locked():
         if not run.done:
             write_json(run.config, e.as_dict())

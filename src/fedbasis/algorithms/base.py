@@ -25,7 +25,7 @@ from fedbasis.train import Examples, Recipe
 class MethodConfig(BaseModel):
     """The settings of a method: frozen, checked when made, unknown keys refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,9 @@ class Method(ABC):
     def __init__(self, config: Any, task: Task) -> None:
         self.config = config
         self.task = task
+
+    def require_clients(self, count: int) -> None:  # noqa: B027
+        """Refuse, before any work, a number of clients a round that this method cannot use."""
 
     @abstractmethod
     def init(self, seed: int) -> State:

@@ -94,6 +94,14 @@ class FedBasis(Method):
         self.warm_rounds = min(max(1, share), task.rounds - 1) if config.warm_start > 0 else 0
         self._warm_up = FedAvg(None, task)
 
+    def require_clients(self, count: int) -> None:
+        """The last warm-up round must bring at least as many models as there are bases to make of them."""
+        if self.warm_rounds and count < self.config.bases:
+            raise InputError(
+                f"{self.config.bases} bases need at least as many clients a round, but there are {count}; lower "
+                "'bases' or raise 'participation'."
+            )
+
     def init(self, seed: int) -> State:
         """Start with one model to warm up, or with bases at once."""
         if self.warm_rounds:
