@@ -1,6 +1,6 @@
 """How well new clients are served on Digits-4, over seeds, with the paper's three rates and a look at every epoch.
 
-    python benchmarks/accuracy.py --seeds 3 --out runs     (about 8 minutes a seed on 2 cores; what is done is only read)
+    python benchmarks/accuracy.py --seeds 3 --out runs     (about 8 minutes a seed; what is done is only read)
 
 Takes the demonstration's trained models (or trains them), personalizes every new client with the rates 0.005, 0.01 and
 0.05 and validation after every epoch, and prints mean and standard deviation over the seeds of Last, Best and |Delta|.
@@ -65,10 +65,9 @@ def main() -> None:
     for method, how in dict.fromkeys((method, how) for method, how, _ in found):
         cells = [cell for size in ("S", "M") for cell in _cells(found[method, how, size])]
         print(f"| {label(method, how)} | " + " | ".join(cells) + " |")
-    print(
-        "\nchosen rates:",
-        {f"{label(m, how)} {size}": [row.rate for row in rows] for (m, how, size), rows in found.items()},
-    )
+    print()
+    for (method, how, size), rows in found.items():
+        print(f"{label(method, how)}, {size}: rates {', '.join(f'{row.rate:g}' for row in rows)}")
 
 
 def _cells(rows: Sequence[Row]) -> list[str]:
