@@ -100,18 +100,38 @@ def test_factored_equals_naive_equals_full(
             assert relative(factored[block][k], bases.weights[block][k]) > 1e-4  # it really moved
 
     for by_usage in (False, True):
+        uploads = [upload.factored(), upload.full(bases, by_usage)]
+        uploads += [] if by_usage else [upload.full(bases, by_usage, k_fold.weights)]
         results = []
-        for state in (upload.factored(), upload.full(bases), upload.full(bases, k_fold.weights)):
+        for state in uploads:
             mean = BasisMean(bases, by_usage)
             mean.add(state, 1.0, "one")
             mean.add(state, 3.0, "two")
             results.append(mean.result())
-        # a basis used by alpha moves by u / alpha, so the rounding of the full upload grows by 1 / alpha
-        usage = torch.cat([torch.ones_like(weights[:, :1]), weights], 1) if major else weights
         for one in results[1:]:
-            for got, wanted, used in zip(one.weights, results[0].weights, usage, strict=True):
-                for k, share in enumerate(used.tolist() if by_usage else [1.0] * len(used)):
-                    assert relative(got[k], wanted[k]) * share < tolerance
+            for got, wanted in zip(one.weights, results[0].weights, strict=True):
+                for k in range(bases.count + major):
+                    assert relative(got[k], wanted[k]) < tolerance
+
+
+def test_full_upload_by_usage_is_exact_for_a_basis_that_is_hardly_used(tiny: Network, recipe: Recipe) -> None:
+    module = tiny.build()
+    layout = tiny.layout(module)
+    bases = make_bases(module, layout, 2, True, torch.float32)
+    model = FlatModel(module, layout)
+    weights = torch.tensor([[1 - 1e-5, 1e-5]] * len(layout.blocks))
+    c = coefficients.combination(weights, True)
+    bases.combine_into(c, model)
+    _, a = train_factored(Work(model, shapes_examples(16), recipe), c, torch_generator("o"), False)
+    upload = Upload(model.tensors(), weights, a)
+    results = []
+    for state in (upload.factored(), upload.full(bases, True)):
+        mean = BasisMean(bases, by_usage=True)
+        mean.add(state, 1.0, "only")
+        results.append(mean.result())
+    for one, other, old in zip(results[0].weights, results[1].weights, bases.weights, strict=True):
+        assert relative(one[2], other[2]) < 1e-5
+        assert relative(one[2], old[2]) > 1e-4
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -211,7 +231,7 @@ def test_unused_basis_keeps_its_weights_and_statistics(tiny: Network, recipe: Re
     weights = torch.tensor([[1.0, 0.0]] * len(layout.blocks))
     c = coefficients.combination(weights, True)
     bases.combine_into(c, model)
-    _, a = train_factored(Work(model, shapes_examples(16), recipe), c, torch_generator("o"), False)
+    _, a = train_factored(Work(model, shapes_examples(16), replace(recipe, decay=0.0)), c, torch_generator("o"), False)
     mean = BasisMean(bases, by_usage=True)
     mean.add(Upload(model.tensors(), weights, a).factored(), 1.0, "only")
     after = mean.result()
@@ -219,10 +239,11 @@ def test_unused_basis_keeps_its_weights_and_statistics(tiny: Network, recipe: Re
         assert torch.equal(after.weights[block][2], bases.weights[block][2])
         assert torch.equal(after.statistics[block][2], bases.statistics[block][2])
         assert torch.allclose(after.statistics[block][1], model.statistics[block])
-        # a one-hot client with a major basis: both rows move exactly as the client's model did
+        # a one-hot client with a major basis and no decay: both rows move exactly as the client's model did
         theta = torch.mv(bases.weights[block].t(), torch.tensor([0.5, 0.5, 0.0]))
-        if recipe.decay == 0:
-            torch.testing.assert_close(after.weights[block][1] - bases.weights[block][1], model.weights[block] - theta)
+        for row in (0, 1):
+            moved = after.weights[block][row] - bases.weights[block][row]
+            torch.testing.assert_close(moved, model.weights[block] - theta, rtol=1e-4, atol=1e-5)
 
 
 def test_usage_aggregation_moves_a_basis_by_the_mean_of_its_own_clients(tiny: Network, recipe: Recipe) -> None:

@@ -117,8 +117,8 @@ def test_everything_wrong_is_told_at_once_with_the_nearest_names() -> None:
         ({"method": {"name": "fedavg"}, "personalize": {"ways": ["coefficients"]}}, "(valid: none, lp, ft"),
         ({"method": {"name": "fedbasis", "init": "random"}}, "needs warm_start = 0"),
         ({"method": {"name": "fedbasis", "warm_start": 0.0}}, "bases that start equal stay equal"),
-        ({"method": {"name": "fedbasis", "basis_optimizer": "adam"}}, "use upload = 'full'"),
-        ({"method": {"name": "fedbasis", "coordinate_descent": False}}, "use upload = 'full'"),
+        ({"method": {"name": "fedbasis", "basis_optimizer": "adam"}}, "needs upload = 'full'"),
+        ({"method": {"name": "fedbasis", "coordinate_descent": False}}, "needs upload = 'full'"),
         ({"method": {"name": "fedbasis", "tau": 0}}, "'method.tau'"),
     ],
 )

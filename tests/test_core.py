@@ -156,7 +156,6 @@ class TestCoefficients:
         psi = torch.tensor([[0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
         entropy = coefficients.entropy(coefficients.alpha(psi))
         assert entropy[0] == pytest.approx(math.log(4))
-        assert coefficients.uniform_entropy(4) == pytest.approx(math.log(4))
         assert coefficients.entropy(coefficients.alpha(psi, 0.1))[1] < 0.01 < entropy[1]
         c = coefficients.combination(coefficients.alpha(psi), True)
         assert torch.allclose(c.sum(1), torch.ones(2))
@@ -209,7 +208,7 @@ class TestClustering:
         layout, start = tiny.layout(tiny.build()), tiny.initial(0)
         moves = [tiny.initial(1), tiny.initial(2)]
         models = [{n: t + (0.1 + 0.01 * i) * moves[i % 2][n] for n, t in start.items()} for i in range(6)]
-        means = cluster_models(layout, start, models, 2, 0, by_block)
+        means = cluster_models(layout, start, models, [1.0] * 6, 2, 0, by_block)
         wanted = [{n: torch.stack([m[n] for m in models[i::2]]).mean(0) for n in start} for i in range(2)]
         for name in ("fc.weight", "conv1.0.weight"):
             close = [[torch.allclose(mean[name], want[name], atol=1e-6) for want in wanted] for mean in means]

@@ -13,7 +13,7 @@ from fedbasis.algorithms.base import Adaptation, Context, Method, MethodConfig, 
 from fedbasis.artifact import read_tensors, write_tensors
 from fedbasis.engines.serial import Serial
 from fedbasis.models import Network
-from fedbasis.params import State, clone
+from fedbasis.params import State
 from fedbasis.personalize import personalize, personalizers_of
 from fedbasis.train import Examples, Recipe
 from pflbed.errors import InputError
@@ -23,7 +23,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedavg": ("fedavg", {}),
     "fedbasis": ("fedbasis", {"bases": 2}),
     "fedbasis-full": ("fedbasis", {"bases": 2, "upload": "full", "aggregation": "mean"}),
-    "fedbasis-joint": ("fedbasis", {"bases": 2, "upload": "full", "aggregation": "mean", "coordinate_descent": False}),
+    "fedbasis-joint": (
+        "fedbasis",
+        {"bases": 2, "upload": "full", "aggregation": "mean", "rate": "per-basis", "coordinate_descent": False},
+    ),
     "fedbasis-adam": ("fedbasis", {"bases": 2, "upload": "full", "aggregation": "mean", "basis_optimizer": "adam"}),
     "fedbasis-random": ("fedbasis", {"bases": 2, "init": "random", "warm_start": 0, "major": False}),
     "fedbasis-step": ("fedbasis", {"bases": 2, "communicate_every": "step", "cluster": "network"}),
@@ -65,6 +68,10 @@ def run_rounds(
         server = method.aggregate(server, stream(), 7)
         log.append(seen)
     return server, engine, log
+
+
+def clone(state: State) -> State:
+    return {group: {name: tensor.clone() for name, tensor in tensors.items()} for group, tensors in state.items()}
 
 
 def same(one: State, other: State) -> bool:
@@ -185,18 +192,18 @@ def _as_if(method: Method, server: State, update: Sent) -> Sent:
 class TestLimits:
     """Cases in which two methods must agree."""
 
-    @pytest.mark.parametrize("aggregation", ["mean", "usage"])
-    @pytest.mark.parametrize("upload", ["factored", "full"])
+    @pytest.mark.parametrize(("aggregation", "upload"), [("mean", "factored"), ("usage", "factored"), ("mean", "full")])
     @pytest.mark.parametrize("weighting", ["uniform", "examples"])
+    @pytest.mark.parametrize("warm_start", [0, 0.3])
     @pytest.mark.parametrize("rate", ["per-basis", "per-model"])
     def test_one_basis_is_fedavg_bit_for_bit(
-        self, recipe: Recipe, aggregation: str, upload: str, weighting: str, rate: str
+        self, recipe: Recipe, aggregation: str, upload: str, weighting: str, rate: str, warm_start: float
     ) -> None:
         average, _, _ = run_rounds(make("fedavg", recipe, weighting=weighting), clients())
         config = {
             "bases": 1,
             "major": False,
-            "warm_start": 0,
+            "warm_start": warm_start,
             "aggregation": aggregation,
             "upload": upload,
             "rate": rate,
@@ -224,7 +231,7 @@ class TestLimits:
         for name, tensor in probe.last.tensors.items():
             torch.testing.assert_close(both.last.tensors[name], tensor, rtol=1e-5, atol=1e-6)
 
-    def test_no_decay_and_no_sharpening_difference_vanishes_for_equal_bases(self, recipe: Recipe) -> None:
+    def test_equal_bases_combine_to_themselves(self, recipe: Recipe) -> None:
         """Bases that are all equal combine to that model whatever the coefficients."""
         method = make("fedbasis-random", replace(recipe, decay=0.0))
         one = method.task.initial(3)
@@ -232,11 +239,12 @@ class TestLimits:
         for name, tensor in method.model(server).items():
             torch.testing.assert_close(tensor, one[name])
 
-    def test_full_and_factored_training_agree(self, recipe: Recipe) -> None:
+    @pytest.mark.parametrize("aggregation", ["mean", "usage"])
+    def test_full_and_factored_training_agree(self, recipe: Recipe, aggregation: str) -> None:
         few = replace(recipe, epochs=1)
         results = []
         for upload in ("factored", "full"):
-            config = fedbasis_config(bases=2, upload=upload, aggregation="mean")
+            config = fedbasis_config(bases=2, upload=upload, aggregation=aggregation)
             results.append(run_rounds(METHODS["fedbasis"](config, make("fedavg", few).task), clients())[0])
         for group in results[0]:
             for name, tensor in results[0][group].items():
@@ -298,6 +306,40 @@ def test_too_few_clients_for_the_bases_are_refused_at_once(recipe: Recipe) -> No
     method.require_clients(2)
     with pytest.raises(InputError, match="2 bases need at least as many clients a round, but there are 1"):
         method.require_clients(1)
+
+
+def test_random_bases_take_no_pretrained_weights(recipe: Recipe) -> None:
+    task = replace(make("fedavg", recipe).task, weights={"fc.bias": torch.zeros(3)})
+    with pytest.raises(InputError, match="takes no pretrained weights"):
+        METHODS["fedbasis"](fedbasis_config(bases=2, init="random", warm_start=0), task)
+    with pytest.raises(InputError, match="at least 2 rounds"):
+        METHODS["fedbasis"](fedbasis_config(bases=2), replace(task, rounds=1))
+
+
+def test_random_bases_of_two_seeds_share_nothing(recipe: Recipe) -> None:
+    method = make("fedbasis-random", recipe)
+    draws = [basis["conv1.0.weight"] for seed in (0, 1) for basis in method.init(seed).values()]
+    assert all(not torch.equal(a, b) for i, a in enumerate(draws) for b in draws[:i])
+
+
+def test_communicating_every_step_makes_one_step_a_round_and_keeps_psi(recipe: Recipe) -> None:
+    method = make("fedbasis-step", recipe)
+    steps: list[int] = []
+    model = method.task.network.workspace()
+    sent, kept = method.client_update(method.init(7), None, shapes_examples(24), Context(7, "c", model, 0))
+    assert kept is None  # warm-up
+    module = method.task.network.build()
+    module.load_state_dict(method.init(7)["model"], strict=False)
+    assert set(sent.tensors) == {"model"}
+    bases, engine, _ = run_rounds(method, clients())
+    assert all(state["coefficients"]["psi"].abs().max() > 0 for state in engine.kept.values())
+    context = Context(7, "c", model, 3, lambda *_: steps.append(1))
+    before = {"coefficients": {"psi": torch.full((4, 2), 0.25)}}
+    _, after = method.client_update(bases, before, shapes_examples(24), context)
+    assert len(steps) == 2  # one step on psi, one on the bases
+    assert after is not None
+    moved = after["coefficients"]["psi"] - 0.25
+    torch.testing.assert_close(moved.abs(), torch.full_like(moved, 0.1), rtol=1e-3, atol=1e-3)  # Adam's first step
 
 
 def test_watching_reports_cosine_at_every_step(recipe: Recipe) -> None:

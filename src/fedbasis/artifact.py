@@ -12,10 +12,10 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
@@ -31,6 +31,9 @@ FORMAT = 1
 TENSORS, CARD = "tensors.safetensors", "card.json"
 
 
+Positive = Annotated[float, Field(gt=0)]
+
+
 class Architecture(BaseModel):
     """Enough to build the network again."""
 
@@ -44,10 +47,10 @@ class Architecture(BaseModel):
 class Pixels(BaseModel):
     """How an image becomes an input."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
     resolution: int = Field(gt=0)
     mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    std: tuple[Positive, Positive, Positive]
 
 
 class Card(BaseModel):
@@ -65,6 +68,14 @@ class Card(BaseModel):
     provenance: dict[str, Any] = {}
     learned: dict[str, Any] = {}
     sha256: str = ""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.preprocessing.resolution != self.architecture.resolution:
+            raise ValueError("the resolutions of architecture and preprocessing differ")
+        if not isinstance(self.provenance.get("rounds", 1), int):
+            raise ValueError("provenance.rounds is not a whole number")
+        return self
 
     @property
     def network(self) -> Network:
@@ -135,7 +146,12 @@ def save(folder: Path, state: State, card: Card, replace: bool = False) -> None:
         temporary.chmod(0o755)
         if folder.exists():
             os.rename(folder, aside)  # noqa: PTH104
-        os.rename(temporary, folder)  # noqa: PTH104
+        try:
+            os.rename(temporary, folder)  # noqa: PTH104
+        except OSError:
+            if aside.exists():
+                os.rename(aside, folder)  # noqa: PTH104
+            raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(aside, ignore_errors=True)

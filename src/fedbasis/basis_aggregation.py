@@ -34,16 +34,25 @@ class Upload:
         """One model and a few numbers."""
         return {"model": self.model, "coefficients": {"alpha": self.weights, "a": self.a}}
 
-    def full(self, bases: BasisSet, trained: list[Tensor] | None = None) -> State:
-        """Every basis whole (rebuilt here, unless ``trained`` gives them), the statistics, and the coefficients."""
+    def full(self, bases: BasisSet, by_usage: bool, trained: list[Tensor] | None = None) -> State:
+        """Every basis whole (rebuilt here, unless ``trained`` gives them), the statistics, and the coefficients.
+
+        For aggregation by usage the movement c_k u is sent in place of the basis: a basis that was hardly used
+        hardly moves, and its movement would be lost in the rounding of the basis.
+        """
         if trained is None:
-            rows = zip(bases.weights, combination(self.weights, bases.major).unbind(), self.a, strict=True)
-            flats = bases.layout.flatten(self.model)
-            trained = [rebuild(v, c, a, theta.to(v.device)) for (v, c, a), theta in zip(rows, flats, strict=True)]
+            place = bases.weights[0].device
+            c = combination(self.weights.to(place), bases.major)
+            share = torch.zeros_like(c) if by_usage else torch.ones_like(c)
+            ends = [theta.to(place) for theta in bases.layout.flatten(self.model)]
+            blocks = zip(bases.weights, c.unbind(), self.a, ends, share.unbind(), strict=True)
+            trained = [rebuild(*block) for block in blocks]
         names = {entry.name for entry in bases.layout.select(True)}
         state: State = {}
         for index in range(bases.count + bases.major):
-            tensors = bases.layout.unflatten([m[index].cpu() for m in trained], [m[index] for m in bases.statistics])
+            tensors = bases.layout.unflatten(
+                [m[index].cpu() for m in trained], [m[index].cpu() for m in bases.statistics]
+            )
             group = "major" if bases.major and index == 0 else basis_name(index - bases.major)
             state[group] = {name: tensor.clone() for name, tensor in tensors.items() if name in names}
         statistics = {name: tensor for name, tensor in self.model.items() if name not in names}
@@ -84,15 +93,15 @@ class BasisMean:
         c = combination(alpha, bases.major)
         if "model" in tensors:
             ends = layout.flatten(tensors["model"], True, where)
-            blocks = zip(bases.weights, c.unbind(), a, ends, share.unbind(), strict=True)
-            return [rebuild(v, row, kept, end, part) for v, row, kept, end, part in blocks]
+            rows = zip(bases.weights, c.unbind(), a, ends, share.unbind(), strict=True)
+            return [rebuild(*row) for row in rows]
         groups = (["major"] if bases.major else []) + [basis_name(k) for k in range(bases.count)]
-        rows = [layout.flatten({**tensors[group], **tensors["statistics"]}, True, where) for group in groups]
-        moved = [torch.stack(parts) for parts in zip(*rows, strict=True)]
-        return [
-            m + (part - 1).unsqueeze(1) * kept.to(m.dtype) * v
-            for m, v, kept, part in zip(moved, bases.weights, a, share.unbind(), strict=True)
-        ]
+        found = [layout.flatten({**tensors[group], **tensors["statistics"]}, True, where) for group in groups]
+        moved = [torch.stack(parts) for parts in zip(*found, strict=True)]
+        if not self.by_usage:
+            return moved
+        blocks = zip(moved, bases.weights, a, share.unbind(), strict=True)
+        return [m + part.unsqueeze(1) * kept.to(m.dtype) * v for m, v, kept, part in blocks]
 
     def _ended(self, tensors: State, where: str) -> list[Tensor]:
         whole = tensors.get("model") or {**tensors[basis_name(0)], **tensors["statistics"]}

@@ -135,8 +135,8 @@ def train_bases(
 ) -> tuple[MeanLoss, BasisSet]:
     """Train every basis itself, in a copy: the K-fold way, for any optimizer, and for ``psi`` at the same time.
 
-    ``joint`` updates ``psi`` in place in the same steps (the paper's baseline, equations 5 and 6); without it the
-    combination stays frozen.
+    ``joint`` updates ``psi`` in place in the same steps, through the softmax at ``tau`` (at 1 this is the paper's
+    baseline, equations 5 and 6; at 0.1 its ablation); without it the combination stays frozen.
     """
     recipe, model, major = work.recipe, work.model, bases.major
     trained = replace(bases, weights=[matrix.clone() for matrix in bases.weights])

@@ -155,10 +155,15 @@ def personalize(
     data: Annotated[Path, typer.Option(help="The new client's images, as <class>/<image>.")],
     out: Annotated[Path, typer.Option(help="The folder to write the personal model to; it must not exist.")],
     how: Annotated[
-        str | None, typer.Option(help="coefficients+classifier (default), coefficients, lp, ft, none.")
+        str | None,
+        typer.Option(
+            help="coefficients+classifier, coefficients, lp, ft or none; unset: the first for FedBasis, ft for FedAvg."
+        ),
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="How often to go through the images.")] = 20,
-    rate: Annotated[float, typer.Option(min=1e-9, help="Learning rate of the classifier (or of lp and ft).")] = 0.005,
+    rate: Annotated[
+        float, typer.Option(min=1e-9, help="Learning rate of the classifier, lp or ft; coefficients have their own.")
+    ] = 0.005,
     batch: Annotated[int, typer.Option(min=1, help="How many images a step sees.")] = 16,
     seed: Annotated[int, typer.Option(min=0, help="Decides the order of the images and which are held out.")] = 0,
     keep: Annotated[

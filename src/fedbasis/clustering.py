@@ -35,9 +35,15 @@ def cluster_directions(deltas: Tensor, clusters: int, seed: int, tries: int = 8)
 
 
 def cluster_models(
-    layout: Layout, start: Tensors, models: Sequence[Tensors], clusters: int, seed: int, by_block: bool
+    layout: Layout,
+    start: Tensors,
+    models: Sequence[Tensors],
+    weights: Sequence[float],
+    clusters: int,
+    seed: int,
+    by_block: bool,
 ) -> list[Tensors]:
-    """Return the mean models of the clusters of models that all started from ``start``.
+    """Return the weighted mean models of the clusters of models that all started from ``start``.
 
     ``by_block`` clusters every block on its own: the combination is by block as well, so a basis need not hold the
     same clients in all of its blocks (early blocks tend to group by domain, the classifier by labels).
@@ -55,7 +61,7 @@ def cluster_models(
     for index, model in enumerate(models):
         for block, label in enumerate(labels):
             mine = {entry.name: model[entry.name] for entry in layout.entries if entry.block == block}
-            means[block * clusters + int(label[index])].add(mine, 1.0)
+            means[block * clusters + int(label[index])].add(mine, weights[index])
     parts = [mean.result() for mean in means]
     return [{name: t for part in parts[k::clusters] for name, t in part.items()} for k in range(clusters)]
 

@@ -4,8 +4,6 @@
 first with weight one half, ``c = (1/2, alpha/2)``; without it ``c = alpha``.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -34,8 +32,3 @@ def entropy(weights: Tensor) -> Tensor:
     """Return the entropy of every block's weights, in nats: 0 for a single basis, ln K for the uniform mixture."""
     entropies: Tensor = torch.special.entr(weights).sum(dim=-1)
     return entropies
-
-
-def uniform_entropy(bases: int) -> float:
-    """Return the largest entropy that weights over so many bases can have."""
-    return math.log(bases)

@@ -52,6 +52,13 @@ class Data(Section):
     def _in_order(cls, sizes: dict[str, float]) -> dict[str, float]:
         return dict(sorted(sizes.items(), key=lambda size: size[1]))
 
+    @field_validator("split")
+    @classmethod
+    def _can_validate(cls, split: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+        if split[2] <= 0:
+            raise ValueError("the third share, validation, must be above 0: rates and epochs are chosen by it")
+        return split
+
     def spec(self, seed: int) -> Spec:
         """Return PFLBed's specification of the benchmark."""
         return Spec(self.clients, self.new_clients, self.alpha, self.split, self.min_rows, self.sizes, seed)
@@ -178,10 +185,8 @@ def parse(raw: Mapping[str, Any], where: str = "the configuration") -> Experimen
             config = METHODS[name].Config.model_validate_json(json.dumps(settings, default=str), strict=True)
         except ValidationError as error:
             problems += _sentences(error, ("method",), METHODS[name].Config)
-    for reserved in ("method_name",):
-        if reserved in raw:
-            problems.append(f"'{reserved}' is not a key{_nearest(reserved, ['method'])}")
-            raw.pop(reserved)
+    if raw.pop("method_name", None) is not None:
+        problems.append("'method_name' is not a key (did you mean 'method'?)")
     try:
         experiment = Experiment(method_name=name, method=config, **raw)
     except ValidationError as error:

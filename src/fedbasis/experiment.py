@@ -5,7 +5,7 @@ passes an ``Observer``.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -71,13 +71,7 @@ class Prepared:
         weighting = cast(Literal["uniform", "examples"], e.train.weighting)
         task = Task(network, recipe, e.train.rounds, weighting)
         if e.model.weights is not None:
-            task = Task(
-                network,
-                recipe,
-                e.train.rounds,
-                weighting,
-                artifact.load_weights(Path(e.model.weights), task.layout.shapes),
-            )
+            task = replace(task, weights=artifact.load_weights(Path(e.model.weights), task.layout.shapes))
         return METHODS[e.method_name](e.method, task)
 
     @property
@@ -150,7 +144,8 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
     )
     jobs = len(plan.jobs(prepared.new))
     # What cannot work is refused before anything is written: the network, its classifier, the clients of a round.
-    method.task.layout.entries, method.task.classifier  # noqa: B018
+    method.task.network.check()
+    method.task.classifier  # noqa: B018
     method.require_clients(len(sampled(prepared.benchmark.participating, e.train.participation, e.seed, 0)))
     with run.locked():
         if not run.done:

@@ -173,6 +173,22 @@ class Network:
             raise InputError(f"The factory '{self.name}' must return a torch nn.Module, but returned {type(module)}.")
         return module
 
+    def check(self) -> None:
+        """Send two black images through, so that a network that does not fit the data is refused before any work."""
+        wanted = (2, self.classes)
+        try:
+            with torch.no_grad():
+                got = tuple(self.build().eval()(torch.zeros(2, 3, self.resolution, self.resolution)).shape)
+        except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, InputError):
+                raise
+            reason = str(error).splitlines()[0]
+            raise InputError(
+                f"The network '{self.name}' must take images of {self.resolution} pixels, but it does not: {reason}."
+            ) from error
+        if got != wanted:
+            raise InputError(f"The network '{self.name}' must turn 2 images into {wanted} logits, but it gave {got}.")
+
     def layout(self, module: nn.Module) -> Layout:
         """Lay the module out by this network's blocks."""
         return layout_of(module, self.blocks)
@@ -201,7 +217,9 @@ class Network:
         try:
             factory: Callable[..., nn.Module] = getattr(importlib.import_module(where), attribute)
         except (ImportError, AttributeError) as error:
-            raise InputError(f"The network factory '{self.name}' cannot be imported: {error}.") from error
+            raise InputError(
+                f"The network factory '{self.name}' cannot be imported ({error}); install it or set PYTHONPATH."
+            ) from error
         return factory
 
 

@@ -127,6 +127,11 @@ def serve_folder(
             f"A client needs images of at least 2 classes, but {folder} holds {classes}; add another class."
         )
     held = torch.from_numpy(hold_out(data.labels.numpy(), seed))
+    if keep == "best" and not held.any():
+        raise InputError(
+            f"Choosing the best epoch needs images to hold out, {ENOUGH} in all, but {folder} has {len(data)}; "
+            "keep the last epoch instead."
+        )
     fit = Examples(data.pixels[~held], data.labels[~held])
     judge = Examples(data.pixels[held], data.labels[held]) if held.any() else fit
     context = Context(seed, "new client", card.network.workspace())

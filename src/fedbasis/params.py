@@ -37,6 +37,15 @@ def require_finite(state: State, where: str) -> None:
                 raise InputError(f"{where} holds values that are not finite numbers (first in '{group}/{name}').")
 
 
+def is_finite(state: State) -> bool:
+    """Tell whether all numbers of a state are finite."""
+    try:
+        require_finite(state, "")
+    except InputError:
+        return False
+    return True
+
+
 def shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
     """Return the shape of every tensor by name."""
     return {name: tensor.shape for name, tensor in tensors.items()}

@@ -62,6 +62,11 @@ class _Stream:
             if self._seen is not None:
                 self._seen(self._round, self.count, self._expected, sent.numbers.get("loss", float("nan")))
             yield client, sent
+        if self.refused and len(self.refused) == self.count:
+            raise InputError(
+                f"In round {self._round} all {self.count} clients sent values that are not finite: training diverged; "
+                "lower train.rate."
+            )
 
     def means(self) -> dict[str, Any]:
         """Average the clients' numbers; keys with slashes become nested groups."""

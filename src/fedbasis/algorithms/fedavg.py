@@ -28,11 +28,11 @@ class FedAvg(Method):
         return {MODEL: self.task.initial(seed)}
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context
+        self, received: State, kept: State | None, data: Examples, context: Context, only: tuple[int, int] | None = None
     ) -> tuple[Sent, State | None]:
-        """Train the received model and send it back."""
+        """Train the received model and send it back; ``only`` limits the training to some of its steps."""
         context.model.load(received[MODEL])
-        loss = local_sgd(context.model, data, self.task.recipe, context.generator("batches"))
+        loss = local_sgd(context.model, data, self.task.recipe, context.generator("batches"), only=only)
         numbers = {"loss": loss.value(), "examples": float(len(data))}
         return Sent({MODEL: context.model.tensors()}, numbers), None
 

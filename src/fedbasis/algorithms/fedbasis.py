@@ -28,6 +28,7 @@ from fedbasis.basis_learning import (
 )
 from fedbasis.clustering import cluster_models
 from fedbasis.params import State, Tensors
+from fedbasis.seeding import seed_for
 from fedbasis.train import Examples, MeanLoss
 from pflbed.errors import InputError
 
@@ -61,10 +62,14 @@ class FedBasisConfig(MethodConfig):
             raise ValueError("init = 'random' draws every basis itself and needs warm_start = 0")
         if self.init == "pretrained" and self.warm_start == 0 and self.bases > 1:
             raise ValueError("bases that start equal stay equal: use warm_start > 0 or init = 'random'")
-        if self.upload == "factored" and not self.factored:
-            raise ValueError("upload = 'factored' is exact for SGD with frozen coefficients only; use upload = 'full'")
-        if self.aggregation == "usage" and not self.factored:
-            raise ValueError("aggregation = 'usage' needs SGD with frozen coefficients; use aggregation = 'mean'")
+        wrong = (self.upload, self.aggregation) != ("full", "mean") or self.rate != "per-basis"
+        if not self.coordinate_descent and wrong:
+            raise ValueError(
+                "coordinate_descent = false needs upload = 'full', aggregation = 'mean' and rate = 'per-basis': "
+                "the coefficients move while the bases do"
+            )
+        if self.basis_optimizer != "sgd" and (self.upload, self.aggregation) != ("full", "mean"):
+            raise ValueError("a basis_optimizer other than 'sgd' needs upload = 'full' and aggregation = 'mean'")
         return self
 
     @property
@@ -80,7 +85,7 @@ class FedBasis(Method):
     title: ClassVar[str] = "FedBasis"
     paper: ClassVar[str] = "Chen et al. 2024"
     sends: ClassVar[str] = "1 model and a few numbers (factored), or K + 1 models (full)"
-    keeps: ClassVar[str] = "nothing"
+    keeps: ClassVar[str] = "nothing (psi, if it communicates after every step)"
     new_client: ClassVar[str] = "K coefficients a block (coefficients), and a classifier (coefficients+classifier)"
     Config: ClassVar[type[MethodConfig]] = FedBasisConfig
     personalizers: ClassVar[tuple[str, ...]] = ("coefficients", "coefficients+classifier")
@@ -93,6 +98,11 @@ class FedBasis(Method):
         share = round(config.warm_start * task.rounds)
         self.warm_rounds = min(max(1, share), task.rounds - 1) if config.warm_start > 0 else 0
         self._warm_up = FedAvg(None, task)
+        self._only = (0, 1) if config.communicate_every == "step" else None
+        if config.init == "random" and task.weights:
+            raise InputError(
+                "init = 'random' draws every basis anew, so it takes no pretrained weights; leave them out."
+            )
 
     def require_clients(self, count: int) -> None:
         """The last warm-up round must bring at least as many models as there are bases to make of them."""
@@ -108,7 +118,7 @@ class FedBasis(Method):
             return {**self._warm_up.init(seed), CLOCK: {"round": torch.tensor(0)}}
         rows = self.config.bases + self.config.major
         apart = self.config.init == "random"
-        models = [self.task.initial(seed + i if apart else seed) for i in range(rows)]
+        models = [self.task.initial(seed_for(seed, "basis", i) if apart else seed) for i in range(rows)]
         return BasisSet.from_models(self.task.layout, models, self.config.major).to_state()
 
     def client_update(
@@ -116,9 +126,9 @@ class FedBasis(Method):
     ) -> tuple[Sent, State | None]:
         """Learn coefficients, sharpen them, train the bases (or FedAvg's model during warm-up)."""
         if MODEL in received:
-            return self._warm_up.client_update(received, kept, data, context)
-        config, model, by_step = self.config, context.model, self.config.communicate_every == "step"
-        work = Work(model, data, self.task.recipe, (0, 1) if by_step else None, context.watch)
+            return self._warm_up.client_update(received, kept, data, context, self._only)
+        config, model, by_step = self.config, context.model, self._only is not None
+        work = Work(model, data, self.task.recipe, self._only, context.watch)
         psi = (
             self._uniform(model.weights[0])
             if kept is None
@@ -149,7 +159,7 @@ class FedBasis(Method):
             weights, trained = coefficients.alpha(psi, config.tau), moved.weights
             upload = Upload(model.tensors(), weights.cpu(), torch.ones(len(weights), dtype=torch.float64))
         numbers = {"loss": loss.value(), "examples": float(len(data)), "coefficient_loss": psi_loss.value()}
-        sent = upload.factored() if whole is None else upload.full(whole, trained)
+        sent = upload.factored() if whole is None else upload.full(whole, config.aggregation == "usage", trained)
         keeps = {"coefficients": {"psi": psi.cpu().clone()}} if by_step else None
         return Sent(sent, numbers | self._describe(weights)), keeps
 
@@ -170,7 +180,8 @@ class FedBasis(Method):
         major = [self._warm_up.aggregate(server, arrived, seed)[MODEL]] if self.config.major else []
         models = [sent.tensors[MODEL] for _, sent in arrived]
         by_block = self.config.cluster == "block"
-        bases = cluster_models(self.task.layout, server[MODEL], models, self.config.bases, seed, by_block)
+        counts = [self.task.weight(int(sent.numbers["examples"])) for _, sent in arrived]
+        bases = cluster_models(self.task.layout, server[MODEL], models, counts, self.config.bases, seed, by_block)
         return BasisSet.from_models(self.task.layout, major + bases, self.config.major).to_state()
 
     def model(self, server: State) -> Tensors:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from fedbasis.algorithms.base import Context, Method, Sent
-from fedbasis.params import State
+from fedbasis.params import State, is_finite
 from fedbasis.train import Examples
 
 
@@ -25,6 +25,6 @@ class Serial:
             context = Context(self._seed, client, self._model, round)
             received = self._method.broadcast(server, client)
             sent, kept = self._method.client_update(received, self.kept.get(client), self._data[client], context)
-            if kept is not None:
+            if kept is not None and is_finite(kept):
                 self.kept[client] = kept
             yield client, sent

@@ -57,8 +57,8 @@ def make(cache: Path | None = None, progress: Progress | None = None) -> Decoded
     rows: list[Row] = []
     for done, step in enumerate(steps, start=1):
         rows.extend(step)
-        if progress is not None:
-            progress(done, len(steps))
+        if progress is not None:  # the last domain's size is not known before it is made
+            progress(len(rows), len(rows) * len(steps) // done)
     images = np.stack([row.pixels for row in rows])
     fields = {
         "paths": [row.path for row in rows],
