@@ -7,17 +7,19 @@ them alike. Peak memory is measured in a process of its own for every kind of ep
 """
 
 import argparse
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from fedbasis import coefficients
 from fedbasis.algorithms import METHODS
+from fedbasis.algorithms import fedbasis as fedbasis_module
 from fedbasis.algorithms.base import Context, Task
 from fedbasis.basis import BasisSet
 from fedbasis.basis_learning import CoefficientSettings, Work, learn_coefficients, train_bases, train_factored
@@ -32,6 +34,7 @@ NETWORKS = {
 }
 MEMORY = (Network("resnet18", 7, 96), 16)
 K = 4
+KINDS = ("FedAvg", "basis epochs", "whole update")
 
 
 def data_for(network: Network, count: int) -> Examples:
@@ -102,18 +105,45 @@ def upload_ratio(network: Network) -> float:
 
 
 def peak(kind: str) -> None:
-    """Print the peak memory (MiB) of one client's epochs in this process, above what imports and data took."""
+    """Print the peak memory (MiB) of one client's update in this process, above its data and what it received.
+
+    ``basis epochs`` looks at that part of the update alone, from the moment it begins to its end; ``whole update`` also
+    at the coefficient epochs, which hold the bases stacked.
+    """
     torch.set_num_threads(1)
     network, batch = MEMORY
     task = Task(network, Recipe(Preprocessing(network.resolution), epochs=1, batch=batch), rounds=2)
-    data, model = data_for(network, 2 * batch), network.workspace()
-    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    if kind == "fedavg":
-        local_sgd(model, data, task.recipe, torch_generator("order"))
-    else:
-        c = torch.full((len(model.layout.blocks), K + 1), 1 / (K + 1))
-        train_factored(Work(model, data, task.recipe), c, torch_generator("order"), True)
-    sys.stdout.write(f"{(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024}\n")
+    settings: dict[str, Any] = {} if kind == "FedAvg" else {"bases": K, "init": "random", "warm_start": 0.0}
+    name = "fedavg" if kind == "FedAvg" else "fedbasis"
+    method = METHODS[name](METHODS[name].Config(**settings), task)
+    received, context = method.init(0), Context(0, "client", network.workspace())
+    data = data_for(network, 2 * batch)
+    peaks: list[int] = []
+    original = getattr(fedbasis_module, "train_factored")  # noqa: B009
+
+    def watched(*args: Any, **options: Any) -> Any:
+        peaks.append(_memory("VmHWM"))
+        _forget_peak()
+        result = original(*args, **options)
+        peaks.append(_memory("VmHWM"))
+        return result
+
+    setattr(fedbasis_module, "train_factored", watched)  # noqa: B010
+    _forget_peak()
+    before = _memory("VmRSS")
+    method.client_update(received, None, data, context)
+    highest = peaks[-1] if kind == "basis epochs" else max([*peaks, _memory("VmHWM")])
+    sys.stdout.write(f"{(highest - before) / 1024}\n")
+
+
+def _forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def _memory(name: str) -> int:
+    """Read a line of this process's memory, in KiB."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1])
 
 
 def main() -> None:
@@ -134,21 +164,15 @@ def main() -> None:
     print("\n| what | ratio to FedAvg |\n| --- | ---: |")
     for name, (network, _) in NETWORKS.items():
         print(f"| upload, {name.partition(',')[0]} | {upload_ratio(network):.4f} |")
-    peaks = {
-        kind: statistics.median(
-            float(
-                subprocess.run(
-                    [sys.executable, __file__, "--peak", kind], check=True, capture_output=True, text=True
-                ).stdout
-            )
-            for _ in range(1 if arguments.quick else 3)
-        )
-        for kind in ("fedavg", "fedbasis")
-    }
-    print(
-        f"| peak memory of basis epochs, resnet18, 96 px ({peaks['fedbasis']:.0f} against {peaks['fedavg']:.0f} MiB) "
-        f"| {peaks['fedbasis'] / peaks['fedavg']:.2f} |"
-    )
+    peaks = {kind: statistics.median(_peak_of(kind) for _ in range(1 if arguments.quick else 3)) for kind in KINDS}
+    for kind in KINDS[1:]:
+        sizes = f"{peaks[kind]:.0f} against {peaks['FedAvg']:.0f} MiB"
+        print(f"| peak memory, {kind}, resnet18 at 96 px ({sizes}) | {peaks[kind] / peaks['FedAvg']:.2f} |")
+
+
+def _peak_of(kind: str) -> float:
+    command = [sys.executable, __file__, "--peak", kind]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 if __name__ == "__main__":
