@@ -124,7 +124,8 @@ class _TimeLeft:
 
 def print_bad(console: Console, bad: Sequence[tuple[str, str]]) -> None:
     """List images that were left out, with their number."""
-    console.print(f"[yellow]{len(bad)} of the images cannot be read and are left out:[/yellow]")
+    counted = "1 image cannot be read and is" if len(bad) == 1 else f"{len(bad)} images cannot be read and are"
+    console.print(f"[yellow]{counted} left out:[/yellow]")
     for path, reason in bad[:10]:
         console.print(f"  {path}: {reason}", highlight=False, markup=False, soft_wrap=True)
     if len(bad) > 10:
