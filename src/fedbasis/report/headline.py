@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from fedbasis.evaluation import Row
 from fedbasis.report.data import RunData, sizes_of
 
-OTHERS = 3
-"""So many other runs are named beside the leader."""
+OTHERS = 4
+"""So many other rows are named beside the leader."""
 
 Scored = tuple[RunData, Row]
 
@@ -46,11 +46,9 @@ def caveats(runs: Sequence[RunData]) -> list[str]:
 
 
 def _ranked(runs: Sequence[RunData], size: str) -> list[Scored]:
-    """Take the best row of every run (or every row of a single run) and order them by Last."""
-    rows = [[(run, row) for row in run.rows if row.size == size] for run in runs]
-    if len(runs) > 1:
-        rows = [[max(mine, key=lambda pair: pair[1].last)] for mine in rows if mine]
-    return sorted((pair for mine in rows for pair in mine), key=lambda pair: -pair[1].last)
+    """Order every row of every run by Last; none is chosen for its run, since test scores must choose nothing."""
+    rows = [(run, row) for run in runs for row in run.rows if row.size == size]
+    return sorted(rows, key=lambda pair: -pair[1].last)
 
 
 def _sentence(runs: Sequence[RunData], size: str) -> str:
@@ -65,7 +63,7 @@ def _sentence(runs: Sequence[RunData], size: str) -> str:
     if len(others) > OTHERS:
         text += f", and {len(others) - OTHERS} others less"
     if len(leaders) == 1 and others:
-        text += _wins(leaders[0], others[0])
+        text += _wins(leaders[0], next((pair for pair in others if pair[0] is not leaders[0][0]), others[0]))
     return text + "."
 
 
