@@ -161,6 +161,8 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 OTHER: dict[str, Any] = {  # values that cannot be guessed from the present one
     "data.source": "/elsewhere",
+    "data.dataset": "pacs",
+    "data.partition": "iid",
     "data.split": (50.0, 30.0, 5.0, 15.0),
     "data.sizes": {"S": 0.25, "M": 1.0},
     "model.name": "resnet10",

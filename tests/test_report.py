@@ -27,10 +27,8 @@ Scores = dict[str, dict[str, list[float]]]  # way -> size -> accuracy of every n
 def benchmark_of(domains: tuple[str, ...], classes: tuple[str, ...]) -> pflbed.Benchmark:
     count = len(domains) * 80
     table = Table(
-        tuple(f"image {i}" for i in range(count)),
-        np.arange(count) % len(classes),
-        np.arange(count) // 80,
-        classes, domains, None, "d1" * 32,
+        paths=tuple(f"image {i}" for i in range(count)), labels=np.arange(count) % len(classes),
+        domains=np.arange(count) // 80, class_names=classes, domain_names=domains, digest="d1" * 32,
     )  # fmt: skip
     return pflbed.build(table, Spec(clients_per_domain=2, new_clients_per_domain=2, sizes=SHARES))
 

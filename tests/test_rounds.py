@@ -15,7 +15,7 @@ from fedbasis.experiment import Prepared, execute, prepare
 from fedbasis.rounds import sampled
 from fedbasis.runs import read_lines
 from fedbasis.train import Examples
-from pflbed import Client, Images, InputError
+from pflbed import Client, InputError
 
 
 def small(dataset: Path, **method: Any) -> Experiment:
@@ -67,7 +67,7 @@ def poisoned(prepared: Prepared) -> Prepared:
     """The same benchmark with wrong labels on every test image."""
 
     def wrong(client: Client) -> Client:
-        return replace(client, test=Images(client.test.pixels, (client.test.labels + 1) % 3))
+        return replace(client, test=replace(client.test, labels=(client.test.labels + 1) % 3))
 
     return replace(prepared, clients={name: wrong(client) for name, client in prepared.clients.items()})
 

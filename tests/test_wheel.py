@@ -19,6 +19,32 @@ def run(*argv: str | Path, cwd: Path, **environment: str) -> str:
     return ended.stdout
 
 
+def test_pflbed_alone_is_a_wheel_that_needs_no_torch(tmp_path: Path) -> None:
+    """Installed away from the repository, with torch and fedbasis made impossible to import, its commands work."""
+    site, away = tmp_path / "site", tmp_path / "away"
+    away.mkdir()
+    pip = ("-m", "pip", "--disable-pip-version-check", "--quiet")
+    wheel = (*pip, "wheel", ROOT / "packaging" / "pflbed", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path)
+    run(*wheel, cwd=away)
+    (made,) = tmp_path.glob("pflbed-*.whl")
+    run(*pip, "install", made, "--no-deps", "--no-index", "--target", site, cwd=away)
+    names = "import importlib.metadata as m; print(*m.requires('pflbed'))"
+    assert "torch" not in run("-c", names, cwd=away, PYTHONPATH=str(site))
+    start = """
+import sys
+class Refuse:
+    def find_spec(self, name, *_):
+        if name.split(".")[0] in ("torch", "fedbasis"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Refuse())
+import pflbed
+"""
+    start += f"assert pflbed.__file__.startswith({str(site)!r}); from pflbed.cli import main; main()"
+    environment = {"PYTHONPATH": str(site), "FEDBASIS_CACHE": str(tmp_path / "cache")}
+    run("-c", start, "build", "digits4", "--out", "bench", cwd=away, **environment)
+    assert "80 participating and 40 new clients" in run("-c", start, "show", "bench", cwd=away, **environment)
+
+
 def test_the_wheel_works_outside_the_repository(tmp_path: Path) -> None:
     site, away = tmp_path / "site", tmp_path / "away"
     away.mkdir()

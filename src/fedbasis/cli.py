@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pflbed.errors import InputError
+from pflbed.terminal import run, writable
 
 app = typer.Typer(
     name="fedbasis",
@@ -27,7 +28,6 @@ app = typer.Typer(
     Start with [bold]fedbasis demo[/bold]. Then: [bold]train[/bold] bases from a configuration,
     [bold]personalize[/bold] them for a folder of images, [bold]predict[/bold] with the result.""",
 )
-INTERRUPTED = 130
 out_console = Console(emoji=False)
 
 
@@ -77,7 +77,7 @@ def demo(
     from fedbasis.jobs import execute_all
 
     plans = experiments(seed, fast)
-    _writable(out)
+    writable(out)
     _report_fits(report)
     with Live(out_console) as live:
         observers = [live.observer(plan.method_name) for plan in plans]
@@ -105,14 +105,17 @@ def _report(runs: list[Any], path: Path) -> None:
 def _report_fits(path: Path) -> None:
     if path.is_dir():
         raise InputError(f"The report must be a file, but {path} is a folder; add a name such as report.html.")
-    _writable(path.parent)
+    writable(path.parent)
 
 
 @app.command()
 def train(
     config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="See experiments/ for ready ones.")],
     data: Annotated[
-        str | None, typer.Option(help="Take the images from here: a folder <domain>/<class>/<image>.")
+        str | None,
+        typer.Option(
+            help="Take the images from here: a folder <domain>/<class>/<image>, or a benchmark of 'pflbed build'."
+        ),
     ] = None,
     weights: Annotated[str | None, typer.Option(help="Pretrained weights (safetensors).")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="In place of the configuration's.")] = None,
@@ -136,14 +139,16 @@ def train(
     if seed is not None:
         changed["seed"] = seed
     experiment = configuration.parse(changed, str(config))
-    _writable(out)
+    writable(out)
     if report is not None:
         _report_fits(report)
     with Live(out_console) as live:
         observer = live.observer(experiment.method_name)
-        run = execute(prepare(experiment, observer), out, observer)
+        prepared = prepare(experiment, observer)
+        run = execute(prepared, out, observer)
     rows = json.loads(run.results.read_text(encoding="utf-8"))
-    out_console.print(results_table(rows, experiment.data.sizes, "Personalized accuracy (%) of the new clients"))
+    sizes = prepared.experiment.data.sizes
+    out_console.print(results_table(rows, sizes, "Personalized accuracy (%) of the new clients"))
     out_console.print(f"Run: {run.folder}\nBases: {run.bases}", highlight=False, markup=False, soft_wrap=True)
     if report is not None:
         _report([run], report)
@@ -185,7 +190,7 @@ def personalize(
 
     if out.exists():
         raise InputError(f"The output {out} must not exist yet, but it does; choose another name or remove it.")
-    _writable(out.parent)
+    writable(out.parent)
     plan = Adaptation(epochs=epochs, rate=rate, batch=batch)
     served = serve_folder(bases, data, how, plan, seed, keep.value, trust)
     write_model(served, out)
@@ -282,36 +287,7 @@ def methods() -> None:
         out_console.print(table)
 
 
-def _writable(folder: Path) -> None:
-    """Find out before the work, not after it, that its result could not be written."""
-    there = folder.absolute()
-    while not there.exists():
-        there = there.parent
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"Results go to {folder}, but {there} is not a folder that can be written to; choose another.")
-
-
 def main() -> None:
     """Run the command line; turn what a user can mend into one sentence and exit code 2."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    errors = Console(stderr=True, emoji=False)
-    try:
-        app()
-    except InputError as error:
-        message = str(error)
-    except SystemExit as end:
-        if end.code == INTERRUPTED:  # what typer makes of Ctrl-C
-            told = "\nStopped: nothing half-written is left, and training goes on with the same command."
-            errors.print(told, soft_wrap=True)
-        raise
-    except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        message = (
-            f"The system refused to read or write: {error.strerror or error}{where}; nothing half-written is left."
-        )
-    else:
-        return
-    sentence = " ".join(message.splitlines())
-    errors.print("[bold red]fedbasis:[/bold red]", end=" ")
-    errors.print(f"{sentence[0].upper()}{sentence[1:]}", highlight=False, markup=False, soft_wrap=True)
-    sys.exit(2)
+    run(app, "fedbasis", "Stopped: nothing half-written is left, and training goes on with the same command.")

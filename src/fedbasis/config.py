@@ -23,6 +23,7 @@ from fedbasis.train import Augment
 from pflbed import Spec
 from pflbed.errors import InputError
 from pflbed.files import sha256_of
+from pflbed.spec import PARTITIONS
 
 EMBEDDED = "digits4"
 
@@ -36,11 +37,18 @@ class Section(BaseModel):
 class Data(Section):
     """Where the images come from and how they become clients."""
 
-    source: str = Field(default=EMBEDDED, description="'digits4' (embedded) or a folder <domain>/<class>/<image>")
+    source: str = Field(
+        default=EMBEDDED,
+        description="'digits4' (embedded), a folder <domain>/<class>/<image>, or a benchmark of 'pflbed build'",
+    )
+    dataset: str | None = Field(default=None, description="what the folder holds: pacs, cifar10 ...; unset: any images")
     resolution: int = Field(default=28, ge=8, le=1024, description="images are scaled and cropped to this square")
     clients: int = Field(default=20, ge=1, description="participating clients per domain")
     new_clients: int = Field(default=10, ge=1, description="new clients per domain")
     alpha: float = Field(default=0.3, gt=0, description="Dirichlet concentration over classes")
+    partition: str = Field(default="dirichlet", description=f"how images become clients: {', '.join(PARTITIONS)}")
+    classes_per_client: int = Field(default=5, ge=1, description="for shards")
+    domain_alpha: float = Field(default=0.3, gt=0, description="for mixtures")
     split: Annotated[tuple[float, float, float, float], Strict(False)] = Field(
         default=(60, 20, 5, 15), description="participating/new/val/test in %"
     )
@@ -61,7 +69,21 @@ class Data(Section):
 
     def spec(self, seed: int) -> Spec:
         """Return PFLBed's specification of the benchmark."""
-        return Spec(self.clients, self.new_clients, self.alpha, self.split, self.min_rows, self.sizes, seed)
+        return Spec(
+            self.clients, self.new_clients, self.alpha, self.split, self.min_rows, self.sizes, seed, self.partition,
+            self.classes_per_client, self.domain_alpha,
+        )  # fmt: skip
+
+    def as_built(self, spec: Spec) -> Self:
+        """Return what a benchmark that was built before says of itself."""
+        return self.model_copy(
+            update={
+                "clients": spec.clients_per_domain, "new_clients": spec.new_clients_per_domain, "alpha": spec.alpha,
+                "split": spec.split, "min_rows": spec.min_rows, "sizes": dict(spec.sizes),
+                "partition": spec.partition, "classes_per_client": spec.classes_per_client,
+                "domain_alpha": spec.domain_alpha,
+            }
+        )  # fmt: skip
 
 
 class Model(Section):

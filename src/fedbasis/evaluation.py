@@ -19,7 +19,7 @@ from fedbasis.algorithms.base import Adaptation, Context, Method
 from fedbasis.params import State
 from fedbasis.personalize import Fitted, personalize
 from fedbasis.train import Examples, predict
-from pflbed import Client, global_accuracy, personalized_accuracy
+from pflbed import Client, global_accuracy, weighted_accuracy
 
 RATELESS = ("none", "coefficients")  # psi has a rate of its own
 
@@ -54,12 +54,12 @@ def serve(
 ) -> dict[str, Any]:
     """Personalize one new client in one way; return its curves and its predictions as a record for the log."""
     started = time.perf_counter()
-    prior, preprocessing = client.label_distribution, method.task.recipe.preprocessing
+    preprocessing = method.task.recipe.preprocessing
     val_pixels = torch.from_numpy(client.val.pixels)
 
     def validate(now: Context) -> float:
         guesses = predict(now.model.module, val_pixels, preprocessing).argmax(1).numpy()
-        return personalized_accuracy(guesses, client.val.labels, prior)
+        return weighted_accuracy(guesses, client.val.labels, client.val_weights)
 
     settings = Adaptation(**{**plan.__dict__, "rate": rate})
     data = to_examples(client.sized(size))
@@ -149,7 +149,7 @@ def summarize(method: str, records: Sequence[Mapping[str, Any]], clients: Mappin
 def _accuracy(client: Client, predicted: Sequence[int]) -> tuple[float, float]:
     guesses = np.asarray(predicted, dtype=np.int64)
     labels: NDArray[np.int64] = client.test.labels
-    return personalized_accuracy(guesses, labels, client.label_distribution), global_accuracy(guesses, labels)
+    return weighted_accuracy(guesses, labels, client.test_weights), global_accuracy(guesses, labels)
 
 
 def evaluate(

@@ -25,8 +25,9 @@ from fedbasis.rounds import sampled, train
 from fedbasis.runs import Run, append_line, read_lines, rewrite_lines
 from fedbasis.train import Preprocessing, Recipe
 from pflbed import Benchmark, Client, InputError
-from pflbed.cache import Decoded
+from pflbed.dataset import find
 from pflbed.files import write_json
+from pflbed.manifest import CARD, read_card
 
 
 class Observer:
@@ -58,6 +59,8 @@ class Prepared:
     experiment: Experiment
     benchmark: Benchmark
     clients: Mapping[str, Client]
+    identity: str
+    """A digest of the images and, if these were split up before, of who got which."""
 
     @cached_property
     def method(self) -> Method:
@@ -86,11 +89,15 @@ class Prepared:
 
     def run(self, out: Path) -> Run:
         """Return the run's folder below ``out``."""
-        return Run(out / f"{self.experiment.method_name}-{self.experiment.digest(self.benchmark.table.digest)}")
+        return Run(out / f"{self.experiment.method_name}-{self.experiment.digest(self.identity)}")
 
 
-def images_of(source: str, resolution: int, observer: Observer) -> Decoded:
-    """Return the decoded images of the embedded data or of a folder."""
+def prepare(experiment: Experiment, observer: Observer | None = None) -> Prepared:
+    """Decode the data (or find them decoded) and split them among clients, unless that was done before."""
+    observer = observer or Observer()
+    source, resolution = experiment.data.source, experiment.data.resolution
+    if is_benchmark(source):
+        return _built_before(experiment, Path(source), observer)
     if source == EMBEDDED:
         if resolution != 28:
             raise InputError(
@@ -98,19 +105,33 @@ def images_of(source: str, resolution: int, observer: Observer) -> Decoded:
             )
         from pflbed.sources import digits4
 
-        return digits4.make(progress=observer.decoding)
-    root = Path(source)
-    decoded = pflbed.decode(root, pflbed.scan(root), resolution, observer.decoding)
-    if decoded.bad:
-        observer.bad_images(decoded.bad)
-    return decoded
-
-
-def prepare(experiment: Experiment, observer: Observer | None = None) -> Prepared:
-    """Decode the data (or find them decoded) and split them among clients."""
-    decoded = images_of(experiment.data.source, experiment.data.resolution, observer or Observer())
+        decoded = digits4.make(progress=observer.decoding)
+    else:
+        dataset, findings, _ = find(source, experiment.data.dataset).checked(observer.decoding)
+        if findings.bad:
+            observer.bad_images(findings.bad)
+        decoded = dataset.decode(resolution, progress=observer.decoding)
     benchmark = pflbed.build(decoded.table, experiment.data.spec(experiment.seed))
-    return Prepared(experiment, benchmark, pflbed.clients(benchmark, decoded.images))
+    return Prepared(experiment, benchmark, pflbed.clients(benchmark, decoded.images), decoded.table.digest)
+
+
+def is_benchmark(source: str) -> bool:
+    """Whether the source is a folder that ``pflbed build`` wrote."""
+    return source != EMBEDDED and (Path(source) / CARD).is_file()
+
+
+def _built_before(experiment: Experiment, folder: Path, observer: Observer) -> Prepared:
+    """Take the clients as they are; the experiment's own numbers of clients, sizes and so on give way to theirs."""
+    clients = pflbed.load(folder, resolution=experiment.data.resolution, progress=observer.decoding)
+    lacking = [name for name in clients.benchmark.new if not clients.benchmark.held_weights(name, "val").sum()]
+    if lacking or not clients.benchmark.new:
+        raise InputError(
+            f"The benchmark {folder} must have new clients with validation images, because rates and epochs are chosen "
+            f"by these, but {lacking[0] if lacking else 'it'} has none; build it with --new and a validation share."
+        )
+    data = experiment.data.as_built(clients.benchmark.spec)
+    changed = experiment.model_copy(update={"data": data})
+    return Prepared(changed, clients.benchmark, clients, read_card(folder)["manifest_sha256"])
 
 
 def device_of(name: str) -> torch.device:

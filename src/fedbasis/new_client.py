@@ -24,7 +24,8 @@ from fedbasis.personalize import Fitted, personalize
 from fedbasis.seeding import numpy_generator
 from fedbasis.train import Examples, Recipe, predict
 from pflbed import InputError, scan_client
-from pflbed.cache import UNREADABLE, read_image, read_images
+from pflbed.cache import read_images
+from pflbed.images import UNREADABLE, read_image
 from pflbed.scan import SUFFIXES
 
 ENOUGH = 20  # images below which none are held out

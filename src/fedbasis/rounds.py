@@ -14,7 +14,7 @@ from fedbasis.params import State, nbytes, require_finite
 from fedbasis.runs import Run, append_line, read_lines, rewrite_lines
 from fedbasis.seeding import numpy_generator
 from fedbasis.train import predict
-from pflbed import Client, personalized_accuracy
+from pflbed import Client, Images, weighted_accuracy
 from pflbed.errors import InputError
 
 ClientSeen = Callable[[int, int, int, float], None]  # round, client number, clients of the round, loss
@@ -134,14 +134,14 @@ class _Validation:
 
     def __call__(self, server: State) -> float | None:
         self._model.load(self._method.model(server))
-        guesses: dict[str, Any] = {}
+        guesses: dict[Images, Any] = {}  # clients that share their validation images share the forward pass
         scores = []
         for client in self._clients.values():
             if len(client.val) == 0:
                 continue
-            if client.domain not in guesses:
+            if client.val not in guesses:
                 pixels = torch.from_numpy(client.val.pixels)
                 probabilities = predict(self._model.module, pixels, self._method.task.recipe.preprocessing)
-                guesses[client.domain] = probabilities.argmax(1).numpy()
-            scores.append(personalized_accuracy(guesses[client.domain], client.val.labels, client.label_distribution))
+                guesses[client.val] = probabilities.argmax(1).numpy()
+            scores.append(weighted_accuracy(guesses[client.val], client.val.labels, client.val_weights))
         return float(np.mean(scores)) if scores else None

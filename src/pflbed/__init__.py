@@ -1,31 +1,42 @@
 """PFLBed: turn a cross-domain image dataset into a faithful benchmark for personalized federated learning."""
 
+from pflbed.bench_folder import load
 from pflbed.benchmark import Benchmark
 from pflbed.build import build
 from pflbed.cache import Decoded, decode
 from pflbed.errors import InputError
-from pflbed.load import Client, Images, clients
+from pflbed.load import Client, Clients, Images, clients
 from pflbed.manifest import load_manifest
 from pflbed.scan import scan, scan_client
-from pflbed.score import global_accuracy, label_mismatch, personalized_accuracy
+from pflbed.score import (
+    bootstrap_interval,
+    global_accuracy,
+    label_mismatch,
+    personalized_accuracy,
+    weighted_accuracy,
+)
 from pflbed.spec import Spec
 from pflbed.table import Table
 
 __all__ = [
     "Benchmark",
     "Client",
+    "Clients",
     "Decoded",
     "Images",
     "InputError",
     "Spec",
     "Table",
+    "bootstrap_interval",
     "build",
     "clients",
     "decode",
     "global_accuracy",
     "label_mismatch",
+    "load",
     "load_manifest",
     "personalized_accuracy",
     "scan",
     "scan_client",
+    "weighted_accuracy",
 ]

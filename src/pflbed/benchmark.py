@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,9 @@ from pflbed.spec import Spec
 from pflbed.table import Rows, Table
 
 SPLITS = ("participating", "new", "val", "test", "unused")
+PARTICIPATING, NEW, VAL, TEST, UNUSED = range(len(SPLITS))
+MIXED = "mixed"
+"""What stands for the domain of a client that mixes domains."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,53 +26,84 @@ class Benchmark:
 
     table: Table
     spec: Spec
-    split: NDArray[np.str_]
-    """Per row one of ``SPLITS``; unused rows are the surplus of groups that a holdout cut."""
+    split: NDArray[np.int8]
+    """Per row an index into ``SPLITS``; unused rows are the surplus of groups that a holdout cut, or of no client."""
     client: Rows
-    """Per row an index into ``client_ids``, or -1 for a row that no client trains on."""
+    """Per row an index into ``client_ids``, or -1 for a row that belongs to no client alone."""
     client_ids: tuple[str, ...]
-    """``<domain>/p00`` participates, ``<domain>/n00`` is new."""
-    smallest: NDArray[np.str_]
-    """Per row of a new client the smallest size it belongs to, so that "S" rows are in M as well; else empty."""
+    """``<domain>/p00`` participates, ``<domain>/n00`` is new; in a natural partition ``<domain>/<user>``."""
+    smallest: NDArray[np.int8]
+    """Per row of a new client the smallest size (an index into the spec's) it belongs to, so "S" is in M; else -1."""
 
     @property
     def participating(self) -> tuple[str, ...]:
         """The clients that train together."""
-        return tuple(name for name in self.client_ids if name.rpartition("/")[2].startswith("p"))
+        return self._roles[PARTICIPATING]
 
     @property
     def new(self) -> tuple[str, ...]:
         """The clients that come after training."""
-        return tuple(name for name in self.client_ids if name.rpartition("/")[2].startswith("n"))
+        return self._roles[NEW]
+
+    def role_of(self, client_id: str) -> str:
+        """Either "participating" or "new"."""
+        return "new" if self.split[self.rows(client_id)[0]] == NEW else "participating"
 
     def domain_of(self, client_id: str) -> str:
-        """The one domain that a client's images come from."""
-        self._index(client_id)
-        return client_id.rpartition("/")[0]
+        """The one domain that a client's images come from, or "mixed"."""
+        if self.spec.partition == "mixture":
+            self._index(client_id)
+            return MIXED
+        name: str = self.table.domain_names[int(self.table.domains[self.rows(client_id)[0]])]
+        return name
 
     def rows(self, client_id: str, size: str | None = None) -> Rows:
         """The rows a client trains on: all of them, or those of one size if it is new."""
-        mine = np.flatnonzero(self.client == self._index(client_id))
+        mine = self._rows_of(self._index(client_id))
+        mine = mine[self.split[mine] <= NEW]
         if size is None:
             return mine
         if size not in self.spec.sizes:
             raise InputError(f"size must be one of {', '.join(self.spec.sizes)}, got {size!r}; choose one of these")
-        if self.spec.sizes[size] == 1.0:
-            return mine
-        if client_id not in self.new:
+        if self.split[mine[0]] == PARTICIPATING:
+            if self.spec.sizes[size] == 1.0:
+                return mine
             raise InputError(f"only new clients have sizes, but {client_id!r} participates; leave the size out")
-        names = list(self.spec.sizes)
-        return mine[np.isin(self.smallest[mine], names[: names.index(size) + 1])]
+        number = list(self.spec.sizes).index(size)
+        return mine[(self.smallest[mine] >= 0) & (self.smallest[mine] <= number)]
 
     def shared_rows(self, domain: str, split: str) -> Rows:
         """The validation ("val") or test rows that all clients of a domain share."""
-        if domain not in self.table.domain_names:
-            known = ", ".join(self.table.domain_names)
-            raise InputError(f"domain must be one of {known}, got {domain!r}; choose one of these")
-        if split not in ("val", "test"):
-            raise InputError(f'the shared splits are "val" and "test", got {split!r}; choose one of these')
-        here = self.table.domains == self.table.domain_names.index(domain)
-        return np.flatnonzero(here & (self.split == split))
+        if domain not in (names := self.table.domain_names):
+            raise InputError(f"domain must be one of {', '.join(names)}, got {domain!r}; choose one of these")
+        return self._shared[_held(split)][names.index(domain)]
+
+    def held_rows(self, client_id: str, split: str) -> Rows:
+        """The rows a client is validated ("val") or tested on: its own, its domain's, or those of all domains."""
+        if self.spec.natural:
+            mine = self._rows_of(self._index(client_id))
+            held: Rows = mine[self.split[mine] == _held(split)]
+            return held
+        if self.spec.partition == "mixture":
+            self._index(client_id)
+            return self._all_shared[_held(split)]
+        return self.shared_rows(self.domain_of(client_id), split)
+
+    def held_weights(self, client_id: str, split: str) -> NDArray[np.float64]:
+        """How much each of ``held_rows`` counts for a client: as its class (and domain) does in its training set.
+
+        A class-balanced test set of one domain is weighted by P_m(y), as in the paper. Where the test set is not
+        balanced (clients that mix domains, official test sets) each class shares its weight among its images. A
+        client's own test images follow its mixture as they are and count the same.
+        """
+        held = self.held_rows(client_id, split)
+        if self.spec.natural or not len(held):
+            return np.ones(len(held), dtype=np.float64)
+        cells = len(self.table.class_names) * len(self.table.domain_names)
+        trained = np.bincount(self._cell(self.rows(client_id)), minlength=cells)
+        present = np.bincount(self._cell(held), minlength=cells)
+        share = trained / trained.sum() * (present.max() / np.maximum(present, 1))  # the factor is 1 where balanced
+        return np.asarray(share[self._cell(held)], dtype=np.float64)
 
     def counts(self, client_id: str) -> Rows:
         """How many images of every class a client trains on, at its full size."""
@@ -79,16 +115,68 @@ class Benchmark:
         counts = self.counts(client_id).astype(np.float64)
         return np.asarray(counts / counts.sum(), dtype=np.float64)
 
+    def held_distribution(self, client_id: str, split: str = "test") -> NDArray[np.float64]:
+        """The mixture of classes that a client is scored on, weights included; compare with ``label_distribution``."""
+        rows, weights = self.held_rows(client_id, split), self.held_weights(client_id, split)
+        sums = np.bincount(self.table.labels[rows], weights=weights, minlength=len(self.table.class_names))
+        return np.asarray(sums / max(sums.sum(), np.finfo(np.float64).tiny), dtype=np.float64)
+
     def save(self, folder: Path) -> None:
         """Write ``manifest.parquet`` and ``card.json``; the same benchmark is the same bytes."""
         from pflbed.manifest import save
 
         save(self, folder)
 
+    @cached_property
+    def _numbers(self) -> Mapping[str, int]:
+        return {name: i for i, name in enumerate(self.client_ids)}
+
+    @cached_property
+    def _sorted(self) -> tuple[Rows, Rows]:
+        """Rows in the order of their clients, and where every client begins: a lookup instead of a search."""
+        order = np.argsort(self.client, kind="stable")
+        return order, np.searchsorted(self.client[order], np.arange(len(self.client_ids) + 1))
+
+    @cached_property
+    def _roles(self) -> dict[int, tuple[str, ...]]:
+        trains = np.zeros(len(self.client_ids), dtype=np.bool_)
+        trains[self.client[(self.split == PARTICIPATING) & (self.client >= 0)]] = True
+        chosen = {PARTICIPATING: trains, NEW: ~trains}
+        return {role: tuple(self.client_ids[i] for i in np.flatnonzero(mine)) for role, mine in chosen.items()}
+
+    @cached_property
+    def _shared(self) -> dict[int, list[Rows]]:
+        domains = range(len(self.table.domain_names))
+        alone = self.client < 0
+        return {
+            split: [np.flatnonzero(alone & (self.split == split) & (self.table.domains == d)) for d in domains]
+            for split in (VAL, TEST)
+        }
+
+    @cached_property
+    def _all_shared(self) -> dict[int, Rows]:
+        return {split: np.sort(np.concatenate(parts)) for split, parts in self._shared.items()}
+
+    def _cell(self, rows: Rows) -> Rows:
+        """What an image is weighted by: its class, or its class within its domain where clients mix domains."""
+        if self.spec.partition != "mixture":
+            return self.table.labels[rows]
+        return self.table.labels[rows] + self.table.domains[rows] * len(self.table.class_names)
+
+    def _rows_of(self, number: int) -> Rows:
+        order, starts = self._sorted
+        return order[starts[number] : starts[number + 1]]
+
     def _index(self, client_id: str) -> int:
-        if client_id not in self.client_ids:
+        if client_id not in self._numbers:
             raise InputError(
                 f"client must be one of the {len(self.client_ids)} from {self.client_ids[0]!r} to "
                 f"{self.client_ids[-1]!r}, got {client_id!r}; see client_ids"
             )
-        return self.client_ids.index(client_id)
+        return self._numbers[client_id]
+
+
+def _held(split: str) -> int:
+    if split not in ("val", "test"):
+        raise InputError(f'the shared splits are "val" and "test", got {split!r}; choose one of these')
+    return SPLITS.index(split)

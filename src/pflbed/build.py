@@ -1,7 +1,7 @@
 """PFLBed's six steps: each domain lends class-balanced test and validation sets, and the rest is dealt to its clients.
 
-Every choice is seeded by the domain's name and its purpose. So a further domain leaves the others as they were, and the
-new clients stay the same whatever the number of participating ones.
+Every choice is seeded by the domain's name and its purpose. So a further domain leaves the others as they were (unless
+clients mix domains), and the new clients stay the same whatever the number of participating ones.
 """
 
 from collections.abc import Iterator
@@ -9,15 +9,26 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from pflbed.benchmark import Benchmark
+from pflbed.benchmark import MIXED, NEW, PARTICIPATING, SPLITS, TEST, VAL, Benchmark
 from pflbed.errors import InputError
-from pflbed.manifest import load_manifest
-from pflbed.partition import balanced_holdout, dirichlet, nested_sizes, own_groups, stratified_split
+from pflbed.natural import natural
+from pflbed.partition import (
+    balanced_holdout,
+    dirichlet,
+    dirichlet_client,
+    iid,
+    mixture,
+    own_groups,
+    parts_of,
+    shards,
+    stratified_split,
+)
+from pflbed.places import Places, by_domain
 from pflbed.seeding import generator
 from pflbed.spec import Spec
 from pflbed.table import Rows, Table
 
-__all__ = ["Benchmark", "Spec", "balanced_count", "build", "load_manifest"]
+__all__ = ["Benchmark", "Spec", "balanced_count", "build"]
 
 TEST_CAP = 2
 """The test set takes at most one of so many images of a domain's rarest class ..."""
@@ -29,37 +40,33 @@ def build(table: Table, spec: Spec) -> Benchmark:
     """Give every row of the table its place."""
     if not len(table):
         raise InputError("a benchmark must have images, got an empty table; check where the data is read")
+    if spec.natural:
+        return natural(table, spec)
+    places = Places(table, spec)
     groups = _group_numbers(table)
-    split = np.full(len(table), "unused", dtype="<U13")
-    smallest = np.full(len(table), "", dtype=f"<U{max(map(len, spec.sizes))}")
-    client = np.full(len(table), -1, dtype=np.int64)
-    client_ids: list[str] = []
-    for number, domain in enumerate(table.domain_names):
-        rows = np.flatnonzero(table.domains == number)
-        if not len(rows):
-            continue
+    pools: dict[int, list[tuple[str, Rows]]] = {PARTICIPATING: [], NEW: []}
+    for domain, rows in by_domain(table):
         with _in_domain(domain):
-            places = _split_domain(rows, table.labels[rows], groups[rows], spec, domain)
-        for name, members in places.items():
-            split[members] = name
-        for pool, letter, count in (("participating", "p", spec.clients_per_domain),
-                                    ("new", "n", spec.new_clients_per_domain)):  # fmt: skip
-            members = places[pool]
-            if not count:
-                continue
-            with _in_domain(f"{domain}, {pool} clients"):
-                rng = generator(spec.seed, "clients", pool, domain)
-                parts = dirichlet(table.labels[members], count, spec.alpha, rng, spec.min_rows)
-            for i, part in enumerate(parts):
-                mine = members[part]
-                client[mine] = len(client_ids)
-                client_ids.append(f"{domain}/{letter}{i:02d}")
-                if pool == "new":
-                    rng = generator(spec.seed, "sizes", client_ids[-1])
-                    nested = nested_sizes(mine, table.labels[mine], spec.sizes, rng)
-                    for size in reversed(nested):
-                        smallest[nested[size]] = size
-    return Benchmark(table, spec, split, client, tuple(client_ids), smallest)
+            held = table.official_test[rows] if table.official_test is not None else np.zeros(len(rows), dtype=np.bool_)
+            for split, members in _split_domain(rows, table.labels[rows], groups[rows], held, spec, domain).items():
+                places.split[members] = split
+                if split in pools:
+                    pools[split].append((domain, members))
+    if spec.partition == "mixture":
+        many = len(pools[PARTICIPATING])
+        pools = {split: [(MIXED, np.concatenate([rows for _, rows in parts]))] for split, parts in pools.items()}
+    else:
+        many = 1
+    # Clients are listed domain by domain, those that participate first.
+    for domain in dict.fromkeys(domain for parts in pools.values() for domain, _ in parts):
+        for split, count in ((PARTICIPATING, spec.clients_per_domain), (NEW, spec.new_clients_per_domain)):
+            members = dict(pools[split])[domain]
+            if count:
+                with _in_domain(f"{domain}, {SPLITS[split]} clients"):
+                    owners = _partition(table, members, count * many, spec, SPLITS[split], domain)
+                for i, part in enumerate(parts_of(owners, count * many)):
+                    places.add(f"{domain}/{SPLITS[split][0]}{i:02d}", members[part], new=split == NEW)
+    return places.benchmark()
 
 
 def balanced_count(share: float, labels: Rows, cap: int) -> int:
@@ -68,26 +75,60 @@ def balanced_count(share: float, labels: Rows, cap: int) -> int:
     return min(round(share * len(labels) / len(sizes)), int(sizes.min()) // cap)
 
 
-def _split_domain(rows: Rows, labels: Rows, groups: Rows, spec: Spec, domain: str) -> dict[str, Rows]:
+def _partition(table: Table, rows: Rows, clients: int, spec: Spec, pool: str, domain: str) -> Rows:
+    """Step 3: deal a pool's rows by the partition that was asked for."""
+    rng, labels = generator(spec.seed, "clients", pool, domain), table.labels[rows]
+    match spec.partition:
+        case "dirichlet":
+            return dirichlet(labels, clients, spec.alpha, rng, spec.min_rows)
+        case "dirichlet-client":
+            return dirichlet_client(labels, clients, spec.alpha, rng, spec.min_rows)
+        case "shards":
+            return shards(labels, clients, spec.classes_per_client, rng, spec.min_rows)
+        case "iid":
+            return iid(len(rows), clients, rng, spec.min_rows)
+        case _:
+            return mixture(labels, table.domains[rows], clients, spec.alpha, spec.domain_alpha, rng, spec.min_rows)
+
+
+def _split_domain(
+    rows: Rows, labels: Rows, groups: Rows, official_test: np.ndarray, spec: Spec, domain: str
+) -> dict[int, Rows]:
     """Steps 2 and 3: test, validation, and the two pools of one domain."""
-    places: dict[str, Rows] = {}
-    free = np.arange(len(rows), dtype=np.int64)
-    for name, percent, cap in (("test", spec.split[3], TEST_CAP), ("val", spec.split[2], VAL_CAP)):
-        count = balanced_count(percent / 100, labels, cap)
+    places: dict[int, Rows] = {}
+    free = np.flatnonzero(~official_test)
+    wanted = [(VAL, spec.split[2], VAL_CAP)]
+    if official_test.any():
+        if spec.split[3]:
+            raise InputError(
+                f"this dataset has an official test set of {official_test.sum()} images, so the test share of split "
+                f"must be 0, got {spec.split[3]:g}; give it to the clients"
+            )
+        places[TEST] = rows[official_test]
+    elif spec.split[3] <= 0:
+        raise InputError(
+            f"split must leave something to test on, got a test share of {spec.split[3]:g}; raise the last share"
+        )
+    else:
+        wanted.insert(0, (TEST, spec.split[3], TEST_CAP))
+    everything = labels[free]
+    for split, percent, cap in wanted:
+        count = balanced_count(percent / 100, everything, cap)
         if percent and not count:
             raise InputError(
-                f"the {name} set must hold an image of every class, but {percent:g} % of {len(rows)} images, and at "
-                f"most 1/{cap} of the rarest class of {np.unique(labels, return_counts=True)[1].min()}, is none; "
+                f"the {SPLITS[split]} set must hold an image of every class, but {percent:g} % of {len(everything)} "
+                f"images, and at most 1/{cap} of the rarest class of "
+                f"{np.unique(everything, return_counts=True)[1].min()}, is none; "
                 "add images, leave out the rarest class or change the split"
             )
-        rng = generator(spec.seed, name, domain)
+        rng = generator(spec.seed, SPLITS[split], domain)
         chosen, surplus = balanced_holdout(labels[free], _dense(groups[free]), count, rng)
-        places[name] = rows[free[chosen]]
+        places[split] = rows[free[chosen]]
         free = np.delete(free, np.concatenate([chosen, surplus]))
     share = spec.split[1] / (spec.split[0] + spec.split[1])
     rng = generator(spec.seed, "pools", domain)
     new, participating = stratified_split(labels[free], _dense(groups[free]), share, rng)
-    return places | {"new": rows[free[new]], "participating": rows[free[participating]]}
+    return places | {NEW: rows[free[new]], PARTICIPATING: rows[free[participating]]}
 
 
 def _group_numbers(table: Table) -> Rows:

@@ -1,32 +1,33 @@
 """Images are decoded once: a memory-mapped uint8 array, keyed by the table's digest and the resolution.
 
-Every image is turned as its EXIF says, laid on white where it is transparent, scaled by antialiased bicubic until its
-shorter side fits, and cropped at the centre. An image that cannot be decoded is listed with its reason and left out.
+All cores decode, chunk by chunk, straight into the file. A decode that was killed goes on where it stood, and a cache
+that is used again is checked against its digests first. An image that cannot be decoded is listed with its reason and
+left out.
 """
 
+import contextlib
 import hashlib
-import json
 import os
-import struct
 import sys
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
 
+from pflbed.chunks import Chunk, ChunkedArray
 from pflbed.errors import InputError
-from pflbed.files import replacing, sha256_of, write_json
+from pflbed.images import UNREADABLE, Opener, careful, open_file, reason, square
+from pflbed.lock import alone
 from pflbed.table import Table
+from pflbed.workers import Job, how_many, share_out
 
 Progress = Callable[[int, int], None]
-FORMAT = 1
-UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, Image.DecompressionBombWarning,
-              Image.DecompressionBombError)  # fmt: skip
+FORMAT = 2
+CHUNK = 32
+"""Rows per chunk: what a kill can cost each process, and how often progress is told."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,99 +54,46 @@ def cache_dir() -> Path:
 
 def read_images(root: Path, table: Table, resolution: int) -> Decoded:
     """Decode a few images in memory and leave nothing on the disk, as befits a client's private folder."""
-    images: list[NDArray[np.uint8]] = []
-    kept: list[int] = []
-    bad: list[tuple[str, str]] = []
-    for row, path in enumerate(table.paths):
-        try:
-            images.append(read_image(Path(root) / path, resolution))
-            kept.append(row)
-        except UNREADABLE as error:
-            bad.append((path, _reason(error, Path(root))))
-    if not images:
-        raise _none_readable(Path(root), bad)
-    return Decoded(table.take(kept), np.stack(images), bad)
+    _require(table, resolution)
+    good, bad = _read(open_file, Path(root), table.paths, resolution)
+    if not good:
+        raise _none_readable(Path(root), table, bad)
+    return _decoded(table, np.stack(good), bad)
 
 
-def decode(root: Path, table: Table, resolution: int, progress: Progress | None = None) -> Decoded:
-    """Give the table's images at ``resolution``, from the cache if that is whole and the files are unchanged."""
-    if resolution < 1:
-        raise InputError(f"resolution must be at least 1 pixel, got {resolution}; 32 suits a CPU, the paper uses 224")
+def decode(
+    root: Path,
+    table: Table,
+    resolution: int,
+    progress: Progress | None = None,
+    open_image: Opener = open_file,
+    workers: int | None = None,
+) -> Decoded:
+    """Give the table's images at ``resolution``, from the cache if that is whole and the files are unchanged.
+
+    ``progress`` is told (rows done, rows in all) as chunks get done. ``workers`` processes decode: as many as there
+    are cores, unless the table is small; 1 is this process alone, as for an ``open_image`` others cannot import.
+    """
+    root = Path(root)
+    _require(table, resolution)
+    how_many(workers, len(table))
     place = cache_dir() / "images" / f"{table.digest[:20]}-{resolution}.npy"
-    stamp = _stamp(Path(root), table)
-    card = _read_card(place, stamp)
-    if card is None:
-        card = _decode_all(Path(root), table, resolution, progress=progress, place=place, stamp=stamp)
-    bad = [(path, reason) for path, reason in card["bad"]]
-    left_out = {path for path, _ in bad}
-    kept = [i for i, path in enumerate(table.paths) if path not in left_out]
-    return Decoded(table.take(kept), np.load(place, mmap_mode="r", allow_pickle=False), bad)
+    head = {"format": FORMAT, "stamp": stamp(root, table, open_image)}
+    array = ChunkedArray(place, len(table), (resolution, resolution, 3), CHUNK, head)
+    chunks = array.whole()
+    if chunks is None:
+        with alone(array.lock) as locked:
+            chunks = array.whole()  # another process may have made it while this one waited
+            if chunks is None:
+                with contextlib.nullcontext() if locked else array.apart():
+                    chunks = _make(array, root, table, progress, open_image, workers)
+    return _decoded(table, array.load(), _bad_rows(chunks))
 
 
-def _decode_all(
-    root: Path, table: Table, resolution: int, *, progress: Progress | None, place: Path, stamp: str
-) -> dict[str, Any]:
-    """Stream the images into a file, then put it in its place with a card beside it."""
-    bad: list[tuple[str, str]] = []
-    with replacing(place) as temporary:
-        with temporary.open("wb") as file:
-            _write_header(file, len(table), resolution)
-            for done, path in enumerate(table.paths, start=1):
-                try:
-                    file.write(read_image(root / path, resolution).tobytes())
-                except UNREADABLE as error:
-                    bad.append((path, _reason(error, root)))
-                if progress is not None:
-                    progress(done, len(table))
-            if len(bad) == len(table):
-                raise _none_readable(root, bad)
-            file.seek(0)
-            _write_header(file, len(table) - len(bad), resolution)
-        card = {"format": FORMAT, "stamp": stamp, "sha256": sha256_of(temporary), "bad": bad}
-    write_json(place.with_suffix(".json"), card)
-    return card
-
-
-def _reason(error: Exception, root: Path) -> str:
-    return f"{type(error).__name__}: {error}".replace(str(root), "").strip()
-
-
-def _none_readable(root: Path, bad: list[tuple[str, str]]) -> InputError:
-    return InputError(
-        f"at least one image must be readable, got {len(bad)} that are not in {root}, "
-        f"the first being {bad[0][0]} ({bad[0][1]}); check the files"
-    )
-
-
-def _write_header(file: Any, count: int, resolution: int) -> None:
-    """Write the head of an .npy file; numpy pads it for any length of the first axis, so it can be written over."""
-    shape = (count, resolution, resolution, 3)
-    np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
-
-
-def read_image(path: Path, resolution: int) -> NDArray[np.uint8]:
-    """Decode one image: turned, on white, scaled and cropped to a square."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a damaged EXIF block or a palette is no reason to stop
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(path) as opened:
-            image = _rgb(ImageOps.exif_transpose(opened))
-    fitted = ImageOps.fit(image, (resolution, resolution), method=Image.Resampling.BICUBIC)
-    return np.asarray(fitted, dtype=np.uint8)
-
-
-def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
-    if image.has_transparency_data:
-        rgba = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
-    return image.convert("RGB")
-
-
-def _stamp(root: Path, table: Table) -> str:
+def stamp(root: Path, table: Table, open_image: Opener) -> str:
     """Sizes and times of the files, so that an image changed in place is decoded again."""
-    digest = hashlib.sha256()
+    reader = f"{getattr(open_image, '__module__', '')}:{getattr(open_image, '__qualname__', '')}"
+    digest = hashlib.sha256(f"{table.digest}\n{reader}\n".encode())
     for path in table.paths:
         try:
             status = (root / path).stat()
@@ -155,11 +103,93 @@ def _stamp(root: Path, table: Table) -> str:
     return digest.hexdigest()
 
 
-def _read_card(place: Path, stamp: str) -> dict[str, Any] | None:
-    """The card of a cached array, or None if the array must be made (again)."""
-    try:
-        card = json.loads(place.with_suffix(".json").read_text(encoding="utf-8"))
-        whole = card["format"] == FORMAT and card["stamp"] == stamp and card["sha256"] == sha256_of(place)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return card if whole else None
+def _make(
+    array: ChunkedArray,
+    root: Path,
+    table: Table,
+    progress: Progress | None,
+    open_image: Opener,
+    workers: int | None,
+) -> list[Chunk]:
+    """Decode the chunks that are not there yet; ended early, what is done stays for the next time."""
+    chunks = array.begin()
+    jobs = {i: _job(array, i, root, table) for i in range(len(array.spans)) if i not in chunks}
+    done = sum(len(array.spans[i]) for i in chunks)
+    if chunks and progress is not None:
+        progress(done, len(table))
+    processes = how_many(workers, len(table) - done)
+    with contextlib.closing(share_out(decode_chunk, open_image, jobs, processes)) as answers:
+        for i, answer in answers:
+            chunks[i] = Chunk.parse(answer, array.spans[i])
+            array.log({i: chunks[i]})
+            done += len(array.spans[i])
+            if progress is not None:
+                progress(done, len(table))
+    bad = _bad_rows(chunks[i] for i in range(len(array.spans)))
+    if len(bad) == len(table):
+        array.discard()
+        raise _none_readable(root, table, bad)
+    return array.finish(chunks)
+
+
+def _job(array: ChunkedArray, i: int, root: Path, table: Table) -> Job:
+    rows = array.spans[i]
+    return {
+        "root": str(root),
+        "paths": table.paths[rows.start : rows.stop],
+        "first": rows.start,
+        "resolution": array.row_shape[0],
+        "part": str(array.part),
+        "offset": array.slots[i],
+    }
+
+
+def decode_chunk(open_image: Opener, job: Job) -> Any:
+    """Decode a chunk into its place in the part, in whatever process; the answer is what ``Chunk.parse`` takes."""
+    good, bad = _read(open_image, Path(job["root"]), job["paths"], job["resolution"], job["first"])
+    pixels = b"".join(image.tobytes() for image in good)
+    with Path(job["part"]).open("r+b") as file:  # not by a memory map, which a full disk turns into a crash
+        file.seek(job["offset"])
+        file.write(pixels)
+    return {"sha256": hashlib.sha256(pixels).hexdigest(), "bad": bad}
+
+
+def _read(
+    open_image: Opener, root: Path, paths: Iterable[str], resolution: int, first: int = 0
+) -> tuple[list[NDArray[np.uint8]], list[tuple[int, str]]]:
+    """Decode images; return those that are good, and the numbers of the others with the reason."""
+    good: list[NDArray[np.uint8]] = []
+    bad: list[tuple[int, str]] = []
+    for row, path in enumerate(paths, start=first):
+        try:
+            with careful(), open_image(root, path) as opened:
+                good.append(square(opened, resolution))
+        except InputError:  # a path that must not be followed is no matter of one image
+            raise
+        except UNREADABLE as error:
+            bad.append((row, reason(error, root)))
+    return good, bad
+
+
+def _bad_rows(chunks: Iterable[Chunk]) -> list[tuple[int, str]]:
+    return [pair for chunk in chunks for pair in chunk.bad]
+
+
+def _decoded(table: Table, images: NDArray[np.uint8], bad: list[tuple[int, str]]) -> Decoded:
+    kept = np.delete(np.arange(len(table)), [row for row, _ in bad])
+    return Decoded(table.take(kept), images, [(table.paths[row], why) for row, why in bad])
+
+
+def _require(table: Table, resolution: int) -> None:
+    if resolution < 1:
+        raise InputError(f"resolution must be at least 1 pixel, got {resolution}; 32 suits a CPU, the paper uses 224")
+    if not len(table):
+        raise InputError("a table must have at least one row to be decoded, got none; check how it was made")
+
+
+def _none_readable(root: Path, table: Table, bad: list[tuple[int, str]]) -> InputError:
+    row, why = bad[0]
+    return InputError(
+        f"at least one image must be readable, got {len(bad)} that are not in {root}, "
+        f"the first being {table.paths[row]} ({why}); check the files"
+    )

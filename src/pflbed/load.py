@@ -1,8 +1,8 @@
-"""A benchmark and its pixels become clients: each with its own training images and its domain's shared test images."""
+"""A benchmark and its pixels become clients: each with its own training images and the images it is scored on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,26 +15,30 @@ from pflbed.table import Rows
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Pixels [N, H, W, 3] in uint8 and their labels [N]."""
+    """Some rows of a dataset's pixels [N, H, W, 3] in uint8, which may be memory-mapped, and their labels [N]."""
 
-    pixels: NDArray[np.uint8]
+    source: NDArray[np.uint8]
+    rows: Rows
     labels: Rows
 
     def __post_init__(self) -> None:
-        if self.pixels.ndim != 4 or self.pixels.shape[3] != 3 or self.pixels.dtype != np.uint8:
-            raise InputError(f"pixels must be uint8 of shape [N, H, W, 3], got {self.pixels.dtype} {self.pixels.shape}")
-        if self.labels.shape != (len(self.pixels),):
-            raise InputError(
-                f"there must be one label per image, got {self.labels.shape} for {len(self.pixels)} images"
-            )
+        if self.source.ndim != 4 or self.source.shape[3] != 3 or self.source.dtype != np.uint8:
+            raise InputError(f"pixels must be uint8 of shape [N, H, W, 3], got {self.source.dtype} {self.source.shape}")
+        if self.labels.shape != (len(self.rows),):
+            raise InputError(f"there must be one label per image, got {self.labels.shape} for {len(self.rows)} images")
+
+    @property
+    def pixels(self) -> NDArray[np.uint8]:
+        """The images themselves, copied out of the memory map now: keep them if they are needed often."""
+        return np.array(self.source[self.rows])
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.rows)
 
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """All that a method may see of one client; ``val`` and ``test`` are one object for all clients of a domain."""
+    """All that a method may see of one client; shared ``val`` and ``test`` are one object for all who share them."""
 
     id: str
     domain: str
@@ -43,6 +47,10 @@ class Client:
     test: Images
     label_distribution: NDArray[np.float64]
     """P_m(y) of the full training set."""
+    val_weights: NDArray[np.float64]
+    """How much every image of ``val`` counts for this client ..."""
+    test_weights: NDArray[np.float64]
+    """... and every image of ``test``: by P_m(y), see ``Benchmark.held_weights``."""
     sizes: Mapping[str, Rows]
     """For every size the places of its images within ``train``."""
 
@@ -54,39 +62,57 @@ class Client:
                 f"the size must be one that client {self.id!r} has ({known}), got {size!r}; choose another"
             )
         places = self.sizes[size]
-        return self.train if len(places) == len(self.train) else _gather(self.train.pixels, self.train.labels, places)
+        if len(places) == len(self.train):
+            return self.train
+        return Images(self.train.source, self.train.rows[places], self.train.labels[places])
 
 
-def clients(benchmark: Benchmark, pixels: NDArray[np.uint8]) -> dict[str, Client]:
-    """Gather every client of a benchmark; a row of ``pixels`` is a row of the benchmark's table."""
-    labels = benchmark.table.labels
-    if len(pixels) != len(labels):
-        raise InputError(
-            f"there must be one image per row of the benchmark, got {len(pixels)} images for {len(labels)} rows; "
-            "build the benchmark from the table that came with the images"
-        )
-    shared = {
-        (domain, split): _gather(pixels, labels, benchmark.shared_rows(domain, split))
-        for domain in benchmark.table.domain_names
-        for split in ("val", "test")
-    }
-    made: dict[str, Client] = {}
-    new = set(benchmark.new)
-    for name in benchmark.client_ids:
-        domain, rows = benchmark.domain_of(name), benchmark.rows(name)
-        sizes = [size for size, part in benchmark.spec.sizes.items() if name in new or part == 1.0]
-        made[name] = Client(
+class Clients(Mapping[str, Client]):
+    """All clients by name, each made when it is asked for, so that a hundred thousand cost nothing."""
+
+    def __init__(self, benchmark: Benchmark, pixels: NDArray[np.uint8]) -> None:
+        if len(pixels) != len(benchmark.table):
+            raise InputError(
+                f"there must be one image per row of the benchmark, got {len(pixels)} images for "
+                f"{len(benchmark.table)} rows; build the benchmark from the table that came with the images"
+            )
+        self.benchmark, self.pixels = benchmark, pixels
+        self._shared: dict[tuple[str, str], Images] = {}
+
+    def __getitem__(self, name: str) -> Client:
+        benchmark = self.benchmark
+        rows, new = benchmark.rows(name), benchmark.role_of(name) == "new"
+        sizes = [size for size, part in benchmark.spec.sizes.items() if new or part == 1.0]
+        return Client(
             id=name,
-            domain=domain,
-            train=_gather(pixels, labels, rows),
-            val=shared[domain, "val"],
-            test=shared[domain, "test"],
+            domain=benchmark.domain_of(name),
+            train=self._images(rows),
+            val=self._held(name, "val"),
+            test=self._held(name, "test"),
             label_distribution=benchmark.label_distribution(name),
+            val_weights=benchmark.held_weights(name, "val"),
+            test_weights=benchmark.held_weights(name, "test"),
             sizes={size: np.searchsorted(rows, benchmark.rows(name, size)) for size in sizes},
         )
-    return made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.benchmark.client_ids)
+
+    def __len__(self) -> int:
+        return len(self.benchmark.client_ids)
+
+    def _images(self, rows: Rows) -> Images:
+        return Images(self.pixels, rows, self.benchmark.table.labels[rows])
+
+    def _held(self, name: str, split: str) -> Images:
+        if self.benchmark.spec.natural:
+            return self._images(self.benchmark.held_rows(name, split))
+        key = self.benchmark.domain_of(name), split
+        if key not in self._shared:
+            self._shared[key] = self._images(self.benchmark.held_rows(name, split))
+        return self._shared[key]
 
 
-def _gather(pixels: NDArray[np.uint8], labels: Rows, rows: Rows) -> Images:
-    """Copy rows out of what may be a memory map."""
-    return Images(np.array(pixels[rows]), labels[rows])
+def clients(benchmark: Benchmark, pixels: NDArray[np.uint8]) -> Clients:
+    """Give every client of a benchmark; a row of ``pixels`` is a row of the benchmark's table."""
+    return Clients(benchmark, pixels)

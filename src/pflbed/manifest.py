@@ -1,61 +1,79 @@
 """A benchmark on disk: ``manifest.parquet``, a row per image, and ``card.json``, what made it and who has what."""
 
+from __future__ import annotations
+
 import json
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pflbed.benchmark import SPLITS, Benchmark
+from pflbed.benchmark import NEW, SPLITS, Benchmark
 from pflbed.errors import InputError
 from pflbed.files import replacing, sha256_of, write_json
+from pflbed.paths import check_relative
 from pflbed.spec import Spec
-from pflbed.table import Table
+from pflbed.table import Rows, Table
 
-FORMAT = 1
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT = 2
 MANIFEST = "manifest.parquet"
 CARD = "card.json"
+COLUMNS = ("path", "domain", "class", "user", "split", "client", "size", "group", "official_test")
+KEYS = {"spec", "digest", "manifest_sha256", "class_names", "domain_names", "client_ids"}
 
 
-def save(benchmark: Benchmark, folder: Path) -> None:
-    """Write both files atomically and without a date, so that the same benchmark is the same bytes."""
+def save(benchmark: Benchmark, folder: Path, **more: Any) -> None:
+    """Write both files atomically and without a date, so that the same benchmark is the same bytes.
+
+    ``more`` goes into the card, such as the name of the source.
+    """
     import pyarrow as pa
     from pyarrow import parquet
 
-    table, ids = benchmark.table, benchmark.client_ids
+    table = benchmark.table
     columns = {
-        "path": list(table.paths),
-        "domain": [table.domain_names[i] for i in table.domains],
-        "class": [table.class_names[i] for i in table.labels],
-        "split": benchmark.split.tolist(),
-        "client": [ids[i] if i >= 0 else "" for i in benchmark.client],
-        "size": benchmark.smallest.tolist(),
-        "group": list(table.groups) if table.groups is not None else [None] * len(table),
+        "path": pa.array(table.paths, type=pa.string()),
+        "domain": _named(table.domains, table.domain_names),
+        "class": _named(table.labels, table.class_names),
+        "user": _named(table.users, table.user_names) if table.users is not None else pa.nulls(len(table), pa.string()),
+        "split": _named(benchmark.split, SPLITS),
+        "client": _named(benchmark.client, benchmark.client_ids),
+        "size": _named(benchmark.smallest, tuple(benchmark.spec.sizes)),
+        "group": pa.array(table.groups, type=pa.string()) if table.groups else pa.nulls(len(table), pa.string()),
+        "official_test": (
+            pa.array(table.official_test) if table.official_test is not None else pa.nulls(len(table), pa.bool_())
+        ),
     }
-    arrow = pa.table({name: pa.array(values, type=pa.string()) for name, values in columns.items()})
     with replacing(Path(folder) / MANIFEST) as temporary:
-        parquet.write_table(arrow, temporary, version="2.6", compression="zstd", compression_level=3)
+        parquet.write_table(pa.table(columns), temporary, version="2.6", compression="zstd", compression_level=3)
     card = {
+        **more,
         "format": FORMAT,
-        "version": _version(),
+        "version": installed_version(),
         "spec": benchmark.spec.as_json(),
         "seed": benchmark.spec.seed,
         "digest": table.digest,
         "manifest_sha256": sha256_of(Path(folder) / MANIFEST),
         "class_names": list(table.class_names),
         "domain_names": list(table.domain_names),
-        "client_ids": list(ids),
-        "label_distributions": {name: benchmark.label_distribution(name).tolist() for name in ids},
+        "user_names": list(table.user_names),
+        "client_ids": list(benchmark.client_ids),
+        "label_distributions": {name: _shares(benchmark, name) for name in benchmark.client_ids},
     }
     write_json(Path(folder) / CARD, card)
 
 
 def load_manifest(folder: Path) -> Benchmark:
-    """Read a benchmark back; a changed or foreign file is refused."""
+    """Read a benchmark back; a changed or foreign file, or a path that leaves its data folder, is refused."""
+    import pyarrow as pa
     from pyarrow import parquet
 
-    card = _card(Path(folder) / CARD)
+    card = read_card(folder)
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise InputError(f"a benchmark folder must hold {MANIFEST}, got none in {folder}; build the benchmark again")
@@ -63,34 +81,58 @@ def load_manifest(folder: Path) -> Benchmark:
         raise InputError(
             f"{path} must be the file its {CARD} was written for, but it differs; build the benchmark again"
         )
-    columns = parquet.read_table(path).to_pydict()
-    class_index = {name: i for i, name in enumerate(card["class_names"])}
-    domain_index = {name: i for i, name in enumerate(card["domain_names"])}
-    client_index = {name: i for i, name in enumerate(card["client_ids"])} | {"": -1}
-    groups = columns["group"]
+    try:
+        read = parquet.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} must be a parquet file, but it cannot be read ({error}); build it again") from error
+    if missing := [name for name in COLUMNS if name not in read.column_names]:
+        raise InputError(f"{path} must have the columns {', '.join(COLUMNS)}, got none of {missing}; build it again")
+    spec = Spec.from_json(card["spec"])
+    paths = tuple(read["path"].to_pylist())
+    check_relative(paths)
+
+    def numbers(column: str, names: list[str] | tuple[str, ...], optional: bool = False) -> Rows:
+        return _numbered(read[column], names, column, path, optional)
+
+    def filled(column: str) -> bool:
+        return bool(read[column].null_count < len(read))
+
     table = Table(
-        paths=tuple(columns["path"]),
-        labels=np.array([class_index[name] for name in columns["class"]], dtype=np.int64),
-        domains=np.array([domain_index[name] for name in columns["domain"]], dtype=np.int64),
+        paths=paths,
+        labels=numbers("class", card["class_names"]),
+        domains=numbers("domain", card["domain_names"]),
         class_names=tuple(card["class_names"]),
         domain_names=tuple(card["domain_names"]),
-        groups=None if any(group is None for group in groups) else tuple(groups),
         digest=card["digest"],
+        groups=tuple(read["group"].to_pylist()) if filled("group") else None,
+        users=numbers("user", card.get("user_names", [])) if filled("user") else None,
+        user_names=tuple(card.get("user_names", [])),
+        official_test=np.asarray(read["official_test"]) if filled("official_test") else None,
     )
-    return Benchmark(
+    benchmark = Benchmark(
         table=table,
-        spec=Spec.from_json(card["spec"]),
-        split=np.array(columns["split"], dtype=f"<U{max(map(len, SPLITS))}"),
-        client=np.array([client_index[name] for name in columns["client"]], dtype=np.int64),
+        spec=spec,
+        split=numbers("split", SPLITS).astype(np.int8),
+        client=numbers("client", card["client_ids"], optional=True),
         client_ids=tuple(card["client_ids"]),
-        smallest=np.array(columns["size"], dtype=np.str_),
+        smallest=numbers("size", tuple(spec.sizes), optional=True).astype(np.int8),
     )
+    trained = benchmark.client[(benchmark.split <= NEW) & (benchmark.client >= 0)]
+    if len(set(benchmark.client_ids)) != len(benchmark.client_ids) or len(np.unique(trained)) != len(
+        benchmark.client_ids
+    ):
+        raise InputError(
+            f"every client of {path} must be named once and have training rows, but not all do; build it again"
+        )
+    return benchmark
 
 
-def _card(path: Path) -> dict[str, Any]:
+def read_card(folder: Path) -> dict[str, Any]:
+    """Read what a benchmark says of itself, its format and fields checked."""
+    path = Path(folder) / CARD
     try:
         card = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(
             f"a benchmark folder must hold {CARD}, got none at {path}; build the benchmark first"
         ) from error
@@ -99,14 +141,50 @@ def _card(path: Path) -> dict[str, Any]:
     if not isinstance(card, dict) or card.get("format") != FORMAT:
         got = card.get("format") if isinstance(card, dict) else card
         raise InputError(f"{path} must have format {FORMAT}, got {got!r}; build the benchmark again with this version")
-    keys = {"spec", "digest", "manifest_sha256", "class_names", "domain_names", "client_ids"}
-    if missing := sorted(keys - card.keys()):
-        raise InputError(f"{path} must have the keys {sorted(keys)}, got none of {missing}; build the benchmark again")
+    if missing := sorted(KEYS - card.keys()):
+        raise InputError(f"{path} must have the keys {sorted(KEYS)}, got none of {missing}; build the benchmark again")
+    for key in ("class_names", "domain_names", "client_ids", "user_names"):
+        names = card.get(key, [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise InputError(f"{key} of {path} must be a list of names, got {names!r:.80}; build the benchmark again")
     return card
 
 
-def _version() -> str:
-    try:
-        return version("fedbasis")
-    except PackageNotFoundError:
-        return "unknown"
+def _named(numbers: NDArray[Any], names: tuple[str, ...]) -> pa.Array:
+    """Write numbers as their names; -1 is no name."""
+    import pyarrow as pa
+
+    indices = pa.array(numbers, type=pa.int32(), mask=np.asarray(numbers) < 0)
+    return pa.DictionaryArray.from_arrays(indices, pa.array(names, type=pa.string())).cast(pa.string())
+
+
+def _numbered(column: Any, names: list[str] | tuple[str, ...], what: str, path: Path, optional: bool) -> Rows:
+    """Read names as their numbers; no name is -1 where that is allowed."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    numbers = compute.index_in(column, value_set=pa.array(list(names), type=pa.string()))
+    known = compute.is_null(column) if optional else False
+    wrong = compute.and_(compute.is_null(numbers), compute.invert(known) if optional else True)
+    if compute.any(wrong).as_py():
+        value = column.filter(wrong)[0].as_py()
+        raise InputError(
+            f"the column {what!r} of {path} must hold names that {CARD} lists, got {value!r}; build the benchmark again"
+        )
+    return np.asarray(compute.fill_null(numbers, -1)).astype(np.int64)
+
+
+def _shares(benchmark: Benchmark, name: str) -> dict[str, float]:
+    """P_m(y) of the classes that a client has."""
+    shares, names = benchmark.label_distribution(name), benchmark.table.class_names
+    return {names[i]: float(shares[i]) for i in np.flatnonzero(shares)}
+
+
+def installed_version() -> str:
+    """The version of the distribution that brought this package."""
+    for name in ("fedbasis", "pflbed"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return "unknown"

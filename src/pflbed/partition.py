@@ -1,4 +1,7 @@
-"""Who gets which row: pure functions from labels and a generator to row numbers, which know no file and no domain."""
+"""Who gets which row: pure functions from labels and a generator to the owner of every row; they know no file.
+
+A partition gives the client's number of every row, so no row can be dealt twice or forgotten.
+"""
 
 from collections.abc import Mapping
 
@@ -24,18 +27,23 @@ def balanced_holdout(
     A group that was begun belongs to this holdout: its rows beyond the count are surplus, not to be used elsewhere.
     Without groups there is no surplus.
     """
+    classes, sizes = np.unique(labels, return_counts=True)
+    if (scarce := np.flatnonzero(sizes < count_per_class)).size:
+        raise InputError(
+            f"class number {classes[scarce[0]]} must have {count_per_class} images to hold out, got "
+            f"{sizes[scarce[0]]} that are free; add images of this class or hold out a smaller share"
+        )
+    alone = groups is None or len(np.unique(groups)) == len(groups)
     groups = own_groups(len(labels)) if groups is None else groups
     rank = rng.permutation(int(groups.max(initial=-1)) + 1)[groups]
-    order = np.lexsort((rng.permutation(len(labels)), rank))
+    tie = rng.permutation(len(labels))
+    if alone:
+        return np.sort(np.flatnonzero(_place_in_class(labels, rank) < count_per_class)), np.zeros(0, dtype=np.int64)
+    order = np.lexsort((tie, rank))
     begun: Rows = np.zeros(0, dtype=np.int64)
     chosen: Rows = np.zeros(0, dtype=np.int64)
     for label in _rarest_first(labels):
         rows = order[labels[order] == label]
-        if len(rows) < count_per_class:
-            raise InputError(
-                f"class number {label} must have {count_per_class} images to hold out, got {len(rows)} that are free; "
-                "add images of this class or hold out a smaller share"
-            )
         fresh = ~np.isin(groups[rows], begun)
         rows = rows[np.argsort(fresh, kind="stable")][:count_per_class]
         chosen = np.concatenate([chosen, rows])
@@ -46,50 +54,122 @@ def balanced_holdout(
 
 def stratified_split(labels: Rows, groups: Rows | None, share: float, rng: np.random.Generator) -> tuple[Rows, Rows]:
     """Cut the rows in two so that the first part holds the share of every class, to the nearest whole group."""
+    alone = groups is None or len(np.unique(groups)) == len(groups)
     groups = own_groups(len(labels)) if groups is None else groups
     rank = rng.permutation(int(groups.max(initial=-1)) + 1)
+    if alone:
+        sizes = np.bincount(labels, minlength=int(labels.max(initial=-1)) + 1)
+        first = _place_in_class(labels, rank[groups]) + 0.5 <= share * sizes[labels]
+        return np.flatnonzero(first), np.flatnonzero(~first)
     side = np.full(len(rank), -1, dtype=np.int64)
     for label in _rarest_first(labels):
-        present, sizes = np.unique(groups[labels == label], return_counts=True)
-        target = share * sizes.sum()
-        filled = float(sizes[side[present] == 0].sum())
+        present, counts = np.unique(groups[labels == label], return_counts=True)
+        target = share * counts.sum()
+        filled = float(counts[side[present] == 0].sum())
         for i in np.argsort(rank[present]):
             if side[present[i]] < 0:
-                side[present[i]] = 0 if filled + sizes[i] / 2 <= target else 1
-                filled += sizes[i] if side[present[i]] == 0 else 0
+                side[present[i]] = 0 if filled + counts[i] / 2 <= target else 1
+                filled += counts[i] if side[present[i]] == 0 else 0
     return np.flatnonzero(side[groups] == 0), np.flatnonzero(side[groups] == 1)
 
 
-def dirichlet(labels: Rows, clients: int, alpha: float, rng: np.random.Generator, min_rows: int = 2) -> list[Rows]:
+def dirichlet(labels: Rows, clients: int, alpha: float, rng: np.random.Generator, min_rows: int = 2) -> Rows:
     """Deal every class to the clients in proportions drawn from Dirichlet(alpha): labels and sizes are both skewed.
 
-    Every row goes to exactly one client. A draw that leaves a client with fewer than ``min_rows`` is drawn again.
+    A client that would get fewer than ``min_rows`` draws its share of every class again.
     """
-    if len(labels) < clients * min_rows:
+    classes, labels, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    shares = rng.dirichlet(np.full(clients, alpha), size=len(classes))
+    return _deal(labels, sizes, shares, alpha, rng, min_rows)
+
+
+def mixture(
+    labels: Rows, domains: Rows, clients: int, alpha: float, domain_alpha: float, rng: np.random.Generator,
+    min_rows: int = 2,
+) -> Rows:  # fmt: skip
+    """Deal every class of every domain as ``dirichlet`` does, but in favour of the clients that like the domain.
+
+    How much a client likes each domain is drawn from Dirichlet(domain_alpha); if all like all, this is ``dirichlet``.
+    """
+    cells, cell, sizes = np.unique(np.stack([domains, labels]), axis=1, return_inverse=True, return_counts=True)
+    kinds, domain = np.unique(cells[0], return_inverse=True)
+    likes = rng.dirichlet(np.full(len(kinds), domain_alpha), size=clients)
+    weights = rng.gamma(alpha, size=(cells.shape[1], clients)) * likes.T[domain]
+    weights += np.finfo(np.float64).tiny  # a class that nobody likes is still dealt
+    shares = weights / weights.sum(axis=1, keepdims=True)
+    return _deal(cell.ravel().astype(np.int64), sizes, shares, alpha, rng, min_rows, likes.T[domain])
+
+
+def dirichlet_client(labels: Rows, clients: int, alpha: float, rng: np.random.Generator, min_rows: int = 2) -> Rows:
+    """Let every client draw a mixture q ~ Dirichlet(alpha * prior) and its images by it; all are equally large.
+
+    Hsu, Qi and Brown 2019 (arXiv:1909.06335); the prior is the mixture of the whole and sums to 1, so with C classes
+    an alpha here is as skewed as alpha / C in ``dirichlet``. When a class is used up, a client takes of the others in
+    the proportions it drew.
+    """
+    _enough(len(labels), clients, min_rows)
+    classes, labels, left = np.unique(labels, return_inverse=True, return_counts=True)
+    prior = alpha * left / left.sum()
+    counts = np.zeros((len(classes), clients), dtype=np.int64)
+    for client in range(clients):
+        mixture_of_client = rng.dirichlet(prior)
+        wanted = (len(labels) * (client + 1)) // clients - (len(labels) * client) // clients
+        while wanted:
+            weights = np.where(left > 0, mixture_of_client + 1e-12, 0.0)
+            drawn = np.minimum(rng.multinomial(wanted, weights / weights.sum()), left)
+            left, wanted = left - drawn, wanted - int(drawn.sum())
+            counts[:, client] += drawn
+    return _owners(labels, counts, rng)
+
+
+def shards(labels: Rows, clients: int, classes_per_client: int, rng: np.random.Generator, min_rows: int = 2) -> Rows:
+    """Cut every class into shards in proportion to its size and give every client shards of so many different classes.
+
+    With 10 equal classes, 80 clients and 5 classes each, a class has 40 shards and every client is equally large.
+    """
+    classes, labels, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    if classes_per_client > len(classes):
         raise InputError(
-            f"{clients} clients of at least {min_rows} images need {clients * min_rows} images, got {len(labels)}; "
-            "ask for fewer clients or a smaller min_rows"
+            f"classes_per_client must be at most the number of classes, got {classes_per_client} of {len(classes)}; "
+            "ask for a smaller classes_per_client"
         )
-    classes, sizes = np.unique(labels, return_counts=True)
-    for _ in range(TRIES):
-        shares = rng.dirichlet(np.full(clients, alpha), size=len(classes))
-        ends = np.rint(np.cumsum(shares, axis=1) * sizes[:, None]).astype(np.int64)
-        ends[:, -1] = sizes
-        counts = np.diff(ends, axis=1, prepend=0)
-        if counts.sum(axis=0).min() >= min_rows:
-            break
-    else:
+    if clients * classes_per_client < len(classes):
         raise InputError(
-            f"every client must get at least {min_rows} images, but none of {TRIES} draws of Dirichlet({alpha:g}) "
-            f"dealt {len(labels)} images of {len(classes)} classes to {clients} clients so; "
-            "ask for fewer clients, a larger alpha or a smaller min_rows"
+            f"the clients' classes must cover all {len(classes)}, but {clients} clients of {classes_per_client} cover "
+            f"{clients * classes_per_client}; ask for more clients or a larger classes_per_client"
         )
-    parts: list[list[Rows]] = [[] for _ in range(clients)]
-    for label, end in zip(classes, ends, strict=True):
-        shuffled = rng.permutation(np.flatnonzero(labels == label))
-        for part, rows in zip(parts, np.split(shuffled, end[:-1]), strict=True):
-            part.append(rows)
-    return [np.sort(np.concatenate(part)) for part in parts]
+    left = _apportion(sizes, clients * classes_per_client, clients)
+    cut = np.concatenate([np.diff((size * np.arange(n + 1)) // max(n, 1)) for size, n in zip(sizes, left, strict=True)])
+    next_shard = np.concatenate([[0], np.cumsum(left)])[:-1]
+    counts = np.zeros((len(classes), clients), dtype=np.int64)
+    for client in range(clients):
+        # A class with as many shards as there are clients left must be taken; then the rest always works out.
+        forced = np.flatnonzero(left == clients - client)
+        free = np.flatnonzero((left > 0) & (left < clients - client))
+        more = classes_per_client - len(forced)
+        taken = forced
+        if more:
+            chosen = rng.choice(free, more, replace=False, p=left[free] / left[free].sum())
+            taken = np.concatenate([forced, chosen])
+        counts[taken, client] = cut[next_shard[taken]]
+        next_shard[taken] += 1
+        left[taken] -= 1
+    smallest = int(counts.sum(axis=0).min())
+    if smallest < min_rows:
+        raise InputError(
+            f"every client must get at least {min_rows} images, but {clients} clients of {classes_per_client} classes "
+            f"leave one with {smallest} of {len(labels)}; ask for fewer clients, a smaller classes_per_client or a "
+            "smaller min_rows"
+        )
+    return _owners(labels, counts, rng)
+
+
+def iid(count: int, clients: int, rng: np.random.Generator, min_rows: int = 2) -> Rows:
+    """Shuffle the rows and deal them out in equal parts."""
+    _enough(count, clients, min_rows)
+    owners = np.empty(count, dtype=np.int64)
+    owners[rng.permutation(count)] = (np.arange(count) * clients) // count
+    return owners
 
 
 def nested_sizes(rows: Rows, labels: Rows, fractions: Mapping[str, float], rng: np.random.Generator) -> dict[str, Rows]:
@@ -97,12 +177,90 @@ def nested_sizes(rows: Rows, labels: Rows, fractions: Mapping[str, float], rng: 
 
     The rows of every class are shuffled and spread evenly from 0 to 1; a size is what lies before its fraction.
     """
-    place = np.zeros(len(rows), dtype=np.float64)
+    order = spread(labels, rng)
+    return {name: np.sort(rows[order[: _at_least_one(part, len(rows))]]) for name, part in fractions.items()}
+
+
+def spread(labels: Rows, rng: np.random.Generator) -> Rows:
+    """Put the places of rows in such an order that every beginning of it has the mixture of the whole."""
+    place = np.zeros(len(labels), dtype=np.float64)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         place[rng.permutation(members)] = (np.arange(len(members)) + 0.5) / len(members)
-    order = np.lexsort((rng.permutation(len(rows)), place))
-    return {name: np.sort(rows[order[: _at_least_one(part, len(rows))]]) for name, part in fractions.items()}
+    return np.lexsort((rng.permutation(len(labels)), place))
+
+
+def parts_of(owners: Rows, clients: int) -> list[Rows]:
+    """List the rows of every client, in order."""
+    order = np.argsort(owners, kind="stable")
+    return np.split(order, np.searchsorted(owners[order], np.arange(1, clients)))
+
+
+def _deal(
+    labels: Rows, sizes: Rows, shares: NDArray[np.float64], alpha: float, rng: np.random.Generator, min_rows: int,
+    likes: NDArray[np.float64] | None = None,
+) -> Rows:  # fmt: skip
+    """Turn the clients' shares of every class into counts; clients that get too little draw again."""
+    clients = shares.shape[1]
+    _enough(len(labels), clients, min_rows)
+    for _ in range(TRIES):
+        ends = np.rint(np.cumsum(shares, axis=1) * sizes[:, None]).astype(np.int64)
+        ends[:, -1] = sizes
+        counts = np.diff(ends, axis=1, prepend=0)
+        poor = np.flatnonzero(counts.sum(axis=0) < min_rows)
+        if not poor.size:
+            return _owners(labels, counts, rng)
+        # Dirichlet shares times their independent sum are independent Gamma draws, of which single ones can be renewed.
+        weights = shares * rng.gamma(alpha * clients, size=(len(sizes), 1))
+        weights[:, poor] = rng.gamma(alpha, size=(len(sizes), len(poor)))
+        if likes is not None:
+            weights[:, poor] *= likes[:, poor]
+        weights += np.finfo(np.float64).tiny
+        shares = weights / weights.sum(axis=1, keepdims=True)
+    raise InputError(
+        f"every client must get at least {min_rows} images, but none of {TRIES} draws of Dirichlet({alpha:g}) "
+        f"dealt {len(labels)} images of {len(sizes)} classes to {clients} clients so; "
+        "ask for fewer clients, a larger alpha or a smaller min_rows"
+    )
+
+
+def _owners(labels: Rows, counts: Rows, rng: np.random.Generator) -> Rows:
+    """Give so many rows of every class (in rows) to every client (in columns), which rows being chance."""
+    by_class = np.argsort(labels, kind="stable")
+    owners = np.empty(len(labels), dtype=np.int64)
+    end = 0
+    for count in counts:
+        start, end = end, end + int(count.sum())
+        owners[rng.permutation(by_class[start:end])] = np.repeat(np.arange(len(count)), count)
+    return owners
+
+
+def _apportion(sizes: Rows, total: int, most: int) -> Rows:
+    """Share out a total in proportion to the sizes, in whole numbers from 1 to ``most``."""
+    ideal = total * sizes / sizes.sum()
+    given: Rows = np.clip(np.floor(ideal), 1, most).astype(np.int64)
+    while (missing := total - int(given.sum())) != 0:
+        step = 1 if missing > 0 else -1
+        lack = np.where(given < most if step > 0 else given > 1, step * (ideal - given), -np.inf)  # who lacks most
+        given[np.argmax(lack)] += step
+    return given
+
+
+def _place_in_class(labels: Rows, rank: Rows) -> Rows:
+    """How many rows of the same class come before each row, by rank."""
+    order = np.lexsort((rank, labels))
+    starts = np.searchsorted(labels[order], labels[order], side="left")
+    place = np.empty(len(labels), dtype=np.int64)
+    place[order] = np.arange(len(labels)) - starts
+    return place
+
+
+def _enough(count: int, clients: int, min_rows: int) -> None:
+    if count < clients * min_rows:
+        raise InputError(
+            f"{clients} clients of at least {min_rows} images need {clients * min_rows} images, got {count}; "
+            "ask for fewer clients or a smaller min_rows"
+        )
 
 
 def _at_least_one(fraction: float, count: int) -> int:

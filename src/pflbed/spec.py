@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 from pflbed.errors import InputError
+
+PARTITIONS = {
+    "dirichlet": "every class of a domain is dealt by Dirichlet(alpha): labels and sizes are skewed (default)",
+    "dirichlet-client": "every client draws its classes from Dirichlet(alpha); all are equally large (Hsu et al. 2019)",
+    "shards": "every client has classes_per_client classes, each an equal share of that class",
+    "natural": "one client per user of the table, tested on images of its own",
+    "iid": "every client is a random sample of its domain, all equally large",
+    "mixture": "clients mix domains by Dirichlet(domain_alpha), and classes by Dirichlet(alpha)",
+}
 
 
 @dataclass(frozen=True)
@@ -22,22 +31,52 @@ class Spec:
     alpha: float = 0.3
     """Dirichlet concentration: the smaller, the more each client keeps to a few classes."""
     split: tuple[float, float, float, float] = (60, 20, 5, 15)
-    """Percent of a domain for participating clients, new clients, validation and test."""
+    """Percent of a domain for participating clients, new clients, validation and test.
+
+    A dataset with an official test set is tested on that: then the test share is 0. In a natural partition these are
+    percents of every client's own images: the last two are what a participating client holds out, and a new client
+    trains on its largest size, validates on the third share and is tested on the rest.
+    """
     min_rows: int = 2
     """No client has fewer training images."""
     sizes: Mapping[str, float] = field(default_factory=lambda: {"S": 0.5, "M": 1.0})
-    """Fractions of a new client's training images, nested, in increasing order."""
+    """Fractions of a new client's training images (natural: of all its images), nested, in increasing order."""
     seed: int = 0
+    partition: str = "dirichlet"
+    """How the images become clients; one of ``PARTITIONS``."""
+    classes_per_client: int = 5
+    """For shards."""
+    domain_alpha: float = 0.3
+    """For mixtures: the smaller, the more each client keeps to one domain."""
 
     def __post_init__(self) -> None:
-        for name, least in (("clients_per_domain", 1), ("new_clients_per_domain", 0), ("min_rows", 1), ("seed", 0)):
+        for name, least in (("clients_per_domain", 1), ("new_clients_per_domain", 0), ("min_rows", 1), ("seed", 0),
+                            ("classes_per_client", 1)):  # fmt: skip
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}; change it")
-        if not _number(self.alpha) or self.alpha <= 0:
-            raise InputError(f"alpha must be a positive number, got {self.alpha!r}; the paper uses 0.3")
+        for name in ("alpha", "domain_alpha"):
+            if not _number(value := getattr(self, name)) or value <= 0:
+                raise InputError(f"{name} must be a positive number, got {value!r}; the paper uses 0.3")
+        if self.partition not in PARTITIONS:
+            raise InputError(f"partition must be one of {', '.join(PARTITIONS)}, got {self.partition!r}; choose one")
         self._check_split()
         self._check_sizes()
+
+    def changed(self, given: Mapping[str, Any], seed: int) -> Spec:
+        """Change what is given; a switch to or from a natural partition brings that one's usual split and sizes."""
+        base = self
+        if "partition" in given and (given["partition"] == "natural") != self.natural:
+            base = replace(NATURAL if given["partition"] == "natural" else Spec(), partition=given["partition"])
+        if given.get("new_clients_per_domain") == 0 and "split" not in given and not base.natural:
+            kept = base.split
+            given = {**given, "split": (kept[0] + kept[1], 0.0, kept[2], kept[3])}
+        return replace(base, **given, seed=seed)
+
+    @property
+    def natural(self) -> bool:
+        """Whether clients are people: then each is tested on images of its own, not of its whole domain."""
+        return self.partition == "natural"
 
     def _check_split(self) -> None:
         object.__setattr__(self, "split", tuple(self.split))
@@ -47,11 +86,9 @@ class Spec:
                 "split must be four percentages (participating, new, validation, test) that sum to 100, "
                 f"got {self.split!r}; the paper uses 60, 20, 5, 15"
             )
-        if self.split[0] <= 0 or self.split[3] <= 0:
-            raise InputError(
-                f"split must leave something to train on and to test on, got {self.split!r}; raise the zero"
-            )
-        if (self.split[1] > 0) != (self.new_clients_per_domain > 0):
+        if self.split[0] <= 0:
+            raise InputError(f"split must leave something to train on, got {self.split!r}; raise the first share")
+        if not self.natural and (self.split[1] > 0) != (self.new_clients_per_domain > 0):
             raise InputError(
                 "the new clients' share in split and new_clients_per_domain must both be positive or both be zero, "
                 f"got {self.split[1]:g} % and {self.new_clients_per_domain}; change one of them"
@@ -66,6 +103,11 @@ class Spec:
                 f"sizes must map names to increasing fractions above 0 and up to 1, got {self.sizes!r}; "
                 'the paper uses {"S": 0.5, "M": 1.0}'
             )
+        if self.natural and self.new_clients_per_domain and fractions[-1] + self.split[2] / 100 >= 1:
+            raise InputError(
+                "in a natural partition the largest size and the validation share must leave images of a new client "
+                f"to test on, got {fractions[-1]:g} and {self.split[2]:g} %; the paper uses 0.4 and 20 %"
+            )
 
     def as_json(self) -> dict[str, Any]:
         """Give what JSON can hold; sizes as a list of pairs, because their order counts."""
@@ -74,8 +116,19 @@ class Spec:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Spec:
         """Read back what ``as_json`` gave."""
-        return cls(**{**value, "split": tuple(value["split"]), "sizes": dict(value["sizes"])})
+        try:
+            return cls(**{**value, "split": tuple(value["split"]), "sizes": dict(value["sizes"])})
+        except (TypeError, KeyError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"the specification of a benchmark must have its fields, got {value!r} ({error})"
+            ) from None
 
 
 def _number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+NATURAL = Spec(partition="natural", split=(80, 0, 20, 0), sizes={"S": 0.1, "M": 0.2, "L": 0.4}, min_rows=1)
+"""The paper's way with people as clients (GLD23k), but for their number."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,9 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 from pflbed.errors import InputError
 
 Rows = NDArray[np.int64]
+MAX_CLASSES = 100_000
+"""Every client's distribution has an entry per class, so a path taken for a class would fill the memory."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Table:
     """The rows of a dataset; arrays are copied and made read-only, so a table never changes under its digest."""
 
@@ -27,47 +29,67 @@ class Table:
     """Index into ``domain_names``."""
     class_names: tuple[str, ...]
     domain_names: tuple[str, ...]
-    groups: tuple[str, ...] | None
-    """Rows of the same group (one source glyph, one person) never stand in two splits."""
     digest: str
     """A sha256 that identifies the data."""
+    groups: tuple[str, ...] | None = None
+    """Rows of the same group (one source glyph, one picture saved twice) never stand in two splits."""
+    users: Rows | None = None
+    """Index into ``user_names``: whose image it is, where the dataset says so."""
+    user_names: tuple[str, ...] = ()
+    official_test: NDArray[np.bool_] | None = None
+    """Which rows the dataset's makers set aside for testing, where they did."""
 
     def __post_init__(self) -> None:
-        for name in ("paths", "class_names", "domain_names"):
+        count = len(self.paths)
+        if len(self.class_names) > MAX_CLASSES:
+            raise InputError(
+                f"a dataset can have at most {MAX_CLASSES:,} classes, got {len(self.class_names):,}; is the right "
+                "column or level of folders the class?"
+            )
+        for name in ("paths", "class_names", "domain_names", "user_names"):
             values = tuple(getattr(self, name))
             if len(set(values)) != len(values):
                 raise InputError(
                     f"{name} must be unique, got {Counter(values).most_common(1)[0][0]!r} twice; rename one"
                 )
             object.__setattr__(self, name, values)
-        object.__setattr__(self, "labels", _indices("labels", self.labels, len(self.paths), self.class_names))
-        object.__setattr__(self, "domains", _indices("domains", self.domains, len(self.paths), self.domain_names))
+        object.__setattr__(self, "labels", _indices("labels", self.labels, count, self.class_names))
+        object.__setattr__(self, "domains", _indices("domains", self.domains, count, self.domain_names))
+        if self.users is not None:
+            object.__setattr__(self, "users", _indices("users", self.users, count, self.user_names))
         if self.groups is not None:
             object.__setattr__(self, "groups", tuple(self.groups))
-            if len(self.groups) != len(self.paths):
+            if len(self.groups) != count:
                 raise InputError(
-                    f"groups must name one group per path, got {len(self.groups)} groups for {len(self.paths)} paths; "
+                    f"groups must name one group per path, got {len(self.groups)} groups for {count} paths; "
                     "give None if every row stands for itself"
                 )
+        if self.official_test is not None:
+            held = np.array(self.official_test, dtype=np.bool_)
+            if held.shape != (count,):
+                raise InputError(f"official_test must say yes or no per path, got shape {held.shape} for {count} paths")
+            held.setflags(write=False)
+            object.__setattr__(self, "official_test", held)
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def take(self, indices: ArrayLike) -> Table:
-        """Keep the given rows in the given order; classes and domains keep their numbers, the digest is a new one."""
+        """Keep the given rows in the given order; names keep their numbers, the digest is a new one."""
         rows = np.asarray(indices, dtype=np.int64)
         if rows.ndim != 1 or (rows.size and not (rows.min() >= 0 and rows.max() < len(self))):
             raise InputError(f"rows to take must be a list of numbers from 0 to {len(self) - 1}, got {indices!r}")
         if np.array_equal(rows, np.arange(len(self))):
             return self
-        return Table(
+        return replace(
+            self,
             paths=tuple(self.paths[i] for i in rows),
             labels=self.labels[rows],
             domains=self.domains[rows],
-            class_names=self.class_names,
-            domain_names=self.domain_names,
-            groups=None if self.groups is None else tuple(self.groups[i] for i in rows),
             digest=hashlib.sha256(self.digest.encode() + rows.astype("<i8").tobytes()).hexdigest(),
+            groups=None if self.groups is None else tuple(self.groups[i] for i in rows),
+            users=None if self.users is None else self.users[rows],
+            official_test=None if self.official_test is None else self.official_test[rows],
         )
 
 
@@ -81,7 +103,7 @@ def _indices(name: str, values: ArrayLike, count: int, names: Sequence[str]) -> 
     array = array.astype(np.int64)
     if count and not (array.min() >= 0 and array.max() < len(names)):
         raise InputError(
-            f"{name} must lie in 0..{len(names) - 1}, got {array.min()}..{array.max()}; name every class and domain"
+            f"{name} must lie in 0..{len(names) - 1}, got {array.min()}..{array.max()}; every number needs a name"
         )
     array.setflags(write=False)
     return array

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pflbed import Benchmark, InputError, Spec, Table, build, load_manifest
+from pflbed.benchmark import NEW, PARTICIPATING, SPLITS, UNUSED
 from pflbed.plots import client_bubbles
 
 PACS_CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
@@ -54,7 +55,7 @@ def places(benchmark: Benchmark, domain: str) -> dict[str, tuple[str, str, str]]
     rows = np.flatnonzero(benchmark.table.domains == number)
     ids = (*benchmark.client_ids, "")
     return {
-        benchmark.table.paths[i]: (str(benchmark.split[i]), ids[benchmark.client[i]], str(benchmark.smallest[i]))
+        benchmark.table.paths[i]: (SPLITS[benchmark.split[i]], ids[benchmark.client[i]], str(benchmark.smallest[i]))
         for i in rows
     }
 
@@ -66,7 +67,7 @@ def test_pacs_has_every_row_in_one_place(bench: Benchmark) -> None:
     rows = [bench.rows(name) for name in bench.client_ids]
     rows += [bench.shared_rows(domain, split) for domain in bench.table.domain_names for split in ("val", "test")]
     assert np.array_equal(np.sort(np.concatenate(rows)), np.arange(9991))
-    assert "unused" not in bench.split
+    assert UNUSED not in bench.split
     assert min(len(bench.rows(name)) for name in bench.client_ids) >= 2
 
 
@@ -82,8 +83,8 @@ def test_pacs_holdouts_follow_the_rule(bench: Benchmark, domain: str) -> None:
 
 
 def test_pacs_pools_are_three_to_one(bench: Benchmark) -> None:
-    pool = (bench.split == "participating").sum() + (bench.split == "new").sum()
-    assert (bench.split == "new").sum() / pool == pytest.approx(0.25, abs=0.002)
+    pool = (bench.split == PARTICIPATING).sum() + (bench.split == NEW).sum()
+    assert (bench.split == NEW).sum() / pool == pytest.approx(0.25, abs=0.002)
 
 
 def test_sizes_are_nested_and_distributions_are_of_the_full_set(bench: Benchmark) -> None:
@@ -131,10 +132,10 @@ def test_groups_never_stand_in_two_splits(per_group: int) -> None:
     assert table.groups is not None
     seen: dict[str, set[str]] = {}
     for group, split in zip(table.groups, bench.split, strict=True):
-        seen.setdefault(group, set()).add(str(split))
+        seen.setdefault(group, set()).add(SPLITS[split])
     assert all(len(splits - {"unused"}) <= 1 for splits in seen.values())
     assert any("unused" in splits for splits in seen.values())
-    assert (bench.split == "unused").sum() < 4 * 2 * per_group
+    assert (bench.split == UNUSED).sum() < 4 * 2 * per_group
     for domain in ("a", "b"):
         counts = np.bincount(table.labels[bench.shared_rows(domain, "test")])
         assert counts[0] == counts[1] > 0
@@ -199,7 +200,7 @@ def test_a_changed_manifest_is_refused(bench: Benchmark, tmp_path: Path) -> None
     with pytest.raises(InputError, match="but it differs"):
         load_manifest(tmp_path)
     (tmp_path / "card.json").write_text('{"format": 99}')
-    with pytest.raises(InputError, match="must have format 1, got 99"):
+    with pytest.raises(InputError, match="must have format 2, got 99"):
         load_manifest(tmp_path)
 
 

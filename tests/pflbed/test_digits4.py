@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pflbed import Spec, build
+from pflbed.benchmark import SPLITS
 from pflbed.cache import Decoded
 from pflbed.sources import digits4
 from pflbed.sources.typeset import faces
@@ -61,7 +62,7 @@ def test_no_source_stands_in_two_splits(made: Decoded) -> None:
     assert made.table.groups is not None
     seen: dict[str, set[str]] = {}
     for group, split in zip(made.table.groups, bench.split, strict=True):
-        seen.setdefault(group, set()).add(str(split))
+        seen.setdefault(group, set()).add(SPLITS[split])
     assert all(len(splits - {"unused"}) <= 1 for splits in seen.values())
     assert (bench.split == "unused").sum() <= 100
     assert len(bench.participating) == 80

@@ -1,7 +1,13 @@
 """Folders are scanned by name, images decoded once, and whatever is broken is listed or rebuilt, never trusted."""
 
+import importlib
+import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +15,8 @@ import pytest
 from PIL import Image
 
 from pflbed import InputError, Spec, build, clients, decode, scan, scan_client
-from pflbed.cache import cache_dir
+from pflbed.cache import cache_dir, read_images
+from pflbed.images import open_file, reason, square
 
 
 @pytest.fixture(autouse=True)
@@ -170,18 +177,6 @@ def test_a_whole_cache_is_reused_and_a_changed_image_is_not(root: Path) -> None:
     assert decode(root, table, 6).images[0, 0, 0].tolist() == [1, 2, 3]
 
 
-def test_two_processes_may_decode_at_once(root: Path) -> None:
-    code = "import sys, pathlib; from pflbed import decode, scan; root = pathlib.Path(sys.argv[1]); "
-    code += "print(decode(root, scan(root), 6).images.sum())"
-    running = [
-        subprocess.Popen([sys.executable, "-c", code, str(root)], stdout=subprocess.PIPE, text=True) for _ in range(2)
-    ]
-    sums = {process.communicate(timeout=60)[0] for process in running}
-    assert len(sums) == 1
-    assert all(process.returncode == 0 for process in running)
-    assert sorted(path.suffix for path in (cache_dir() / "images").iterdir()) == [".json", ".npy"]
-
-
 def test_clients_share_their_domains_test_set(tmp_path: Path) -> None:
     for domain in ("a", "b"):
         for label in ("x", "y"):
@@ -222,3 +217,373 @@ def test_importing_pflbed_is_light() -> None:
     code = f"import sys, pflbed; sys.exit(', '.join(name for name in {heavy} if name in sys.modules) or None)"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# Resuming, checking and sharing out. Most of these decode in this process, with chunks of 4 rows.
+
+OPENED: list[str] = []
+"""What ``open_logged`` was asked for."""
+PATIENCE: list[int] = []
+"""After so many images ``open_logged`` is interrupted."""
+
+
+def open_logged(root: Path, path: str) -> Image.Image:
+    if PATIENCE and len(OPENED) >= PATIENCE[0]:
+        raise KeyboardInterrupt
+    OPENED.append(path)
+    return open_file(root, path)
+
+
+@pytest.fixture
+def forty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Ten chunks of four images; of the third one row is bad, of the fifth all but one."""
+    monkeypatch.setattr("pflbed.cache.CHUNK", 4)
+    OPENED.clear()
+    PATIENCE.clear()
+    folder = tmp_path / "forty"
+    for i in range(40):
+        path = folder / "dom" / "ab"[i // 20] / f"{i:02}.bmp"
+        write_image(path, color=(i, 2 * i, 255 - i), size=(5, 4))
+        if i in {9, 16, 17, 19}:
+            path.write_bytes(b"BM")
+    return folder
+
+
+def interrupted(root: Path, after: int) -> None:
+    """Decode until the opener has had enough."""
+    PATIENCE[:] = [after]
+    with pytest.raises(KeyboardInterrupt):
+        decode(root, scan(root), 6, open_image=open_logged)
+    PATIENCE.clear()
+    OPENED.clear()
+
+
+def clean(root: Path) -> np.ndarray:
+    """What one serial decode in memory gives."""
+    return read_images(root, scan(root), 6).images
+
+
+def rows(paths: list[str]) -> list[int]:
+    return [int(Path(path).stem) for path in paths]
+
+
+def beside() -> list[str]:
+    return sorted(path.name.partition(".")[2] for path in (cache_dir() / "images").iterdir())
+
+
+def test_an_interrupted_decode_goes_on_where_it_stood(forty: Path) -> None:
+    interrupted(forty, after=22)  # five chunks and a half
+    assert beside() == ["npy.journal", "npy.part"]
+    steps: list[tuple[int, int]] = []
+    decoded = decode(forty, scan(forty), 6, lambda *step: steps.append(step), open_image=open_logged)
+    assert rows(OPENED) == list(range(20, 40))
+    assert steps == [(done, 40) for done in range(20, 41, 4)]
+    assert np.array_equal(decoded.images, clean(forty))
+    assert rows([path for path, _ in decoded.bad]) == [9, 16, 17, 19]
+    assert rows(list(decoded.table.paths)) == [i for i in range(40) if i not in {9, 16, 17, 19}]
+    assert beside() == ["json", "npy"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "again"),
+    [
+        ("flip", [4, 5, 6, 7]),
+        ("no part", range(20)),
+        ("torn line", [16, 17, 18, 19]),
+        ("no journal", range(20)),
+        ("other format", range(20)),
+        ("nonsense", [16, 17, 18, 19]),
+        ("changed image", range(20)),
+    ],
+)
+def test_what_is_damaged_of_a_part_is_done_again(forty: Path, damage: str, again: Sequence[int]) -> None:
+    interrupted(forty, after=20)
+    (part,) = (cache_dir() / "images").glob("*.part")
+    (journal,) = (cache_dir() / "images").glob("*.journal")
+    lines = journal.read_text().splitlines(keepends=True)
+    assert len(lines) == 6
+    if damage == "flip":
+        content = bytearray(part.read_bytes())
+        content[128 + 5 * 108] ^= 1  # in row 5
+        part.write_bytes(content)
+    elif damage == "no part":
+        part.unlink()
+    elif damage == "torn line":
+        journal.write_text("".join(lines)[:-9])
+    elif damage == "no journal":
+        journal.unlink()
+    elif damage == "other format":
+        journal.write_text("".join([lines[0].replace('"format": 2', '"format": 1'), *lines[1:]]))
+    elif damage == "nonsense":
+        journal.write_text("".join([*lines[:5], lines[5].replace("[16,", "[3,")]))
+    else:
+        write_image(forty / "dom" / "a" / "00.bmp", color=(9, 9, 9), size=(5, 4))
+    decoded = decode(forty, scan(forty), 6, open_image=open_logged)
+    assert rows(OPENED) == [*again, *range(20, 40)]
+    assert np.array_equal(decoded.images, clean(forty))
+
+
+def test_only_the_damaged_chunk_of_a_finished_cache_is_done_again(forty: Path) -> None:
+    whole = np.array(decode(forty, scan(forty), 6, open_image=open_logged).images)
+    place = cached()
+    content = place.read_bytes()
+    for position, again in ((128 + 20 * 108, range(24, 28)), (128, range(4)), (len(content) - 1, range(36, 40))):
+        OPENED.clear()
+        place.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
+        assert np.array_equal(decode(forty, scan(forty), 6, open_image=open_logged).images, whole)
+        assert rows(OPENED) == list(again)
+        assert place.read_bytes() == content
+    OPENED.clear()
+    place.write_bytes(content[:60] + b"9" + content[61:])  # the header alone
+    assert np.array_equal(decode(forty, scan(forty), 6, open_image=open_logged).images, whole)
+    place.write_bytes(content + b"more")
+    assert np.array_equal(decode(forty, scan(forty), 6, open_image=open_logged).images, whole)
+    assert OPENED == []
+    assert place.read_bytes() == content
+    assert beside() == ["json", "npy"]
+
+
+@pytest.mark.parametrize("step", ["the card is written", "the part is renamed"])
+def test_a_decode_killed_at_its_very_end_loses_little(forty: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    replace = Path.replace
+
+    def killed(path: Path, target: Path) -> Path:
+        if (path.suffix == ".part") == (step == "the part is renamed"):
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            decode(forty, scan(forty), 6, open_image=open_logged)
+    OPENED.clear()
+    assert np.array_equal(decode(forty, scan(forty), 6, open_image=open_logged).images, clean(forty))
+    assert rows(OPENED) == list(range(12, 40))  # what was not moved to close a gap is not done again
+    assert beside() == ["json", "npy"]
+
+
+def test_reasons_do_not_depend_on_where_the_data_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    for root in (Path("data"), tmp_path / "data", tmp_path / "link"):
+        error = OSError(f"broken data stream in '{root.resolve()}/a.jpg'")
+        assert reason(error, root) == "OSError: broken data stream in '/a.jpg'"
+
+
+def test_a_cache_is_of_one_way_to_open_images(forty: Path) -> None:
+    decode(forty, scan(forty), 6)
+    decode(forty, scan(forty), 6, open_image=open_logged)
+    assert len(OPENED) == 40
+
+
+def test_without_locks_each_process_makes_its_own(forty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError("no locks here")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    interrupted(forty, after=9)
+    assert beside() == ["npy.lock"]
+    assert np.array_equal(decode(forty, scan(forty), 6).images, clean(forty))
+    assert beside() == ["json", "npy", "npy.lock"]
+
+
+def test_errors_of_an_opener_are_raised_as_they_are(forty: Path, tmp_path: Path) -> None:
+    for workers in (1, 2):
+        with pytest.raises(LookupError, match="24"):
+            decode(forty, scan(forty), 6, open_image=open_wrongly, workers=workers)
+    (forty / "dom" / "a" / "00.bmp").unlink()
+    table = scan(forty)
+    write_image(tmp_path / "secret.bmp")
+    (forty / "dom" / "a" / "01.bmp").unlink()
+    (forty / "dom" / "a" / "01.bmp").symlink_to(tmp_path / "secret.bmp")
+    for workers in (1, 2):
+        with pytest.raises(InputError, match="must stay inside the data folder"):
+            decode(forty, table, 6, workers=workers)
+
+
+def open_wrongly(root: Path, path: str) -> Image.Image:
+    if path.endswith("24.bmp"):
+        raise LookupError(path)
+    return open_file(root, path)
+
+
+def test_numbers_that_make_no_sense_are_refused(forty: Path) -> None:
+    table = scan(forty)
+    with pytest.raises(InputError, match="at least one row"):
+        decode(forty, table.take([]), 6)
+    with pytest.raises(InputError, match="at least 1 pixel"):
+        decode(forty, table, 0)
+    with pytest.raises(InputError, match="at least 1 process"):
+        decode(forty, table, 6, workers=0)
+    few = decode(forty, table.take([3, 1, 39]), 6, workers=8)
+    assert few.images[:, 0, 0].tolist() == [[3, 6, 252], [1, 2, 254], [39, 78, 216]]
+
+
+def test_any_number_of_processes_gives_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "ünï — 画像"
+    noise = np.random.Generator(np.random.PCG64(0)).integers(0, 255, (70, 20, 16, 3), dtype=np.uint8)
+    for i, pixels in enumerate(noise):
+        path = folder / "фото" / ("犬" if i % 2 else "猫 '\"") / f"é {i}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+        if i in {0, 31, 69}:
+            path.write_bytes(path.read_bytes()[:-100])
+    monkeypatch.setattr("pflbed.cache.CHUNK", 8)
+    found = {}
+    for workers in (1, 3):
+        monkeypatch.setenv("FEDBASIS_CACHE", str(tmp_path / f"cache {workers}"))
+        steps: list[tuple[int, int]] = []
+        decoded = decode(folder, scan(folder), 9, progress=lambda *step: steps.append(step), workers=workers)  # noqa: B023
+        assert steps == sorted(steps)
+        assert len(steps) == 9
+        assert steps[-1] == (70, 70)
+        found[workers] = (cached().read_bytes(), decoded.bad, decoded.table.digest)
+    assert found[1] == found[3]
+    assert len(found[1][1]) == 3
+    assert all("truncated" in why for _, why in found[1][1])
+
+
+def test_huge_images_are_refused_by_their_header(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.new("1", (10_000, 10_000)).save(root / "art" / "cat" / "huge.png")
+
+    def never(*_: object) -> None:
+        pytest.fail("a huge image was decoded")
+
+    for limit, words in ((Image.MAX_IMAGE_PIXELS, "DecompressionBombWarning"), (None, "at most 67,108,864 pixels")):
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+        monkeypatch.setenv("FEDBASIS_CACHE", str(root.parent / f"cache {limit}"))
+        ((path, why),) = decode(root, scan(root), 8).bad
+        assert path == "art/cat/huge.png"
+        assert words in why
+    with open_file(root, "art/cat/huge.png") as opened:
+        monkeypatch.setattr(type(opened), "load", never)
+        with pytest.raises(Image.DecompressionBombError, match="scale it down"):
+            square(opened, 8)
+
+
+# A decode of its own, in a script without the guard that multiprocessing needs, with two workers.
+
+OPENER = """
+import os, pathlib, time
+from pflbed.images import open_file
+def open_image(root, path):
+    with open(os.environ["OPENED"], "a") as file:
+        file.write(f"{os.getpid()} {path}\\n")
+    time.sleep(float(os.environ["SLEEP"]))
+    return open_file(root, path)
+"""
+SCRIPT = """
+import pathlib, sys, opener
+from pflbed import decode, scan
+root = pathlib.Path(sys.argv[1])
+print(decode(root, scan(root), 6, open_image=opener.open_image, workers=2).images.sum())
+assert "torch" not in sys.modules
+"""
+
+
+@pytest.fixture
+def opener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the script's opener writes what it was asked for."""
+    (tmp_path / "opener.py").write_text(OPENER)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("OPENED", str(tmp_path / "opened.txt"))
+    monkeypatch.setenv("SLEEP", "0.005")
+    return tmp_path / "opened.txt"
+
+
+@pytest.fixture
+def slowly(tmp_path: Path, opener: Path) -> Iterator["subprocess.Popen[str]"]:
+    """The script at work on 640 images, when it has done some."""
+    for i in range(640):
+        path = tmp_path / "many" / "ab"[i % 2] / "xy"[i // 2 % 2] / f"{i:03}.bmp"
+        write_image(path, color=(i % 256, 0, 9), size=(4, 4))
+    (tmp_path / "many" / "a" / "x" / "100.bmp").write_bytes(b"")
+    script = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "many")]
+    process = subprocess.Popen(script, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    until(lambda: any(len(path.read_text().splitlines()) > 4 for path in journals()) and len(pids(opener)) == 2)
+    with process:
+        yield process
+        process.kill()
+
+
+def pids(log: Path) -> set[int]:
+    return {int(line.split()[0]) for line in log.read_text().splitlines()}
+
+
+def journals() -> list[Path]:
+    return list((cache_dir() / "images").glob("*.journal"))
+
+
+def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.01)
+
+
+def alive(process: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there each makes its own")
+def test_two_processes_may_decode_at_once_and_one_does_the_work(root: Path, tmp_path: Path, opener: Path) -> None:
+    script = [sys.executable, str(tmp_path / "script.py"), str(root)]
+    running = [subprocess.Popen(script, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    sums = {process.communicate(timeout=60)[0] for process in running}
+    assert len(sums) == 1
+    assert all(process.returncode == 0 for process in running)
+    assert len(opener.read_text().splitlines()) == 12
+    assert beside() == ["json", "npy"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_decode_leaves_its_work_and_no_process(
+    slowly: "subprocess.Popen[str]",
+    opener: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: signal.Signals,
+) -> None:
+    if how == signal.SIGINT:
+        os.killpg(slowly.pid, how)  # as a terminal does
+    else:
+        slowly.send_signal(how)
+    workers = pids(opener)
+    assert slowly.pid not in workers
+    slowly.wait(timeout=2)
+    until(lambda: not any(alive(worker) for worker in workers), seconds=1)
+    (journal,) = journals()
+    assert journal.with_suffix(".part").exists()
+    done = {json.loads(line)["chunk"] for line in journal.read_text().splitlines()[1:]}
+    assert 4 <= len(done) < 20
+    opener.unlink()
+    monkeypatch.setenv("SLEEP", "0")
+    steps: list[int] = []
+    table = scan(tmp_path / "many")
+    open_image = importlib.import_module("opener").open_image
+    decoded = decode(tmp_path / "many", table, 6, lambda n, _: steps.append(n), open_image=open_image, workers=2)
+    again = sorted(line.split()[1] for line in opener.read_text().splitlines())
+    assert again == sorted(path for row, path in enumerate(table.paths) if row // 32 not in done)
+    assert steps == list(range(32 * len(done), 641, 32))
+    assert np.array_equal(decoded.images, read_images(tmp_path / "many", table, 6).images)
+    assert [path for path, _ in decoded.bad] == ["a/x/100.bmp"]
+    assert beside() == ["json", "npy"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_a_worker_that_is_killed_is_told_of(forty: Path) -> None:
+    with pytest.raises(InputError, match="ended by signal 9; run the same again"):
+        decode(forty, scan(forty), 6, open_image=open_and_die, workers=2)
+    assert np.array_equal(decode(forty, scan(forty), 6).images, clean(forty))
+
+
+def open_and_die(root: Path, path: str) -> Image.Image:
+    if path.endswith("21.bmp"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    print("whatever this prints does not garble the answers", file=sys.stdout)
+    return open_file(root, path)

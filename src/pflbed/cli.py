@@ -1,0 +1,382 @@
+"""The command line of PFLBed: scan, build, show, score, export. It prints; everything else is told what to do."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from pflbed.display import client_grid, client_row, count_grid, counts_of, score_grid
+from pflbed.errors import InputError
+from pflbed.spec import PARTITIONS
+from pflbed.terminal import run, writable
+
+app = typer.Typer(
+    name="pflbed",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="""Turn any cross-domain image dataset into a faithful benchmark for personalized federated learning.
+
+    [bold]scan[/bold] a dataset and see its problems, [bold]build[/bold] a benchmark of participating and new clients
+    from it, [bold]show[/bold] who has what, [bold]score[/bold] predictions that any framework made,
+    [bold]export[/bold] the clients to other tools. No image is copied, and the same seed gives the same benchmark.
+
+    DATA is a folder <domain>/<class>/<image>, a csv or parquet table (columns path, class, and optionally domain,
+    user, group, split), the folder of a dataset that --source names, or the word [bold]digits4[/bold] for the
+    embedded data.""",
+)
+console = Console(emoji=False)
+SHOWN = 200
+"""Clients listed before the rest is left to --all."""
+
+Data = Annotated[str, typer.Argument(metavar="DATA", help="A folder, a table, or 'digits4'.")]
+SourceName = Annotated[
+    str | None,
+    typer.Option(
+        help="The dataset: pacs, office-home, gld23k, cifar10, cifar100, cifar100-coarse, femnist; see README."
+    ),
+]
+ImagesFolder = Annotated[
+    Path | None, typer.Option(help="Where the paths of a table begin; default: the table's own folder.")
+]
+Folder = Annotated[Path, typer.Argument(metavar="BENCH", help="A folder that 'pflbed build' wrote.")]
+
+
+class Partition(StrEnum):
+    """How images become clients."""
+
+    dirichlet = "dirichlet"
+    dirichlet_client = "dirichlet-client"
+    shards = "shards"
+    natural = "natural"
+    iid = "iid"
+    mixture = "mixture"
+
+
+class Kind(StrEnum):
+    """What an export is for."""
+
+    folders = "folders"
+    hf = "hf"
+    flower = "flower"
+    blank = "blank"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from pflbed.manifest import installed_version
+
+        console.print(installed_version())
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def scan(
+    data: Data,
+    source: SourceName = None,
+    images: ImagesFolder = None,
+    names_only: Annotated[
+        bool, typer.Option("--names-only", help="Open no image: quick, but finds no broken or doubled ones.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines: one json object.")] = False,
+) -> None:
+    """List domains, classes and counts, a digest of the data, and its problems.
+
+    Problems are images that cannot be read, classes that are empty or missing from a domain, and pictures that occur
+    twice (which could stand in training and in test). Exit code 1 if there are any.
+    """
+    from pflbed.dataset import find
+
+    with _progress("checking images") as report:
+        dataset = find(data, source, images)
+        table = dataset.table
+        problems = dataset.source.problems(table)
+        if not names_only:
+            _, _, problems = dataset.checked(report)
+    counts = counts_of(table)
+    if as_json:
+        by_domain = {
+            domain: {name: n for name, n in zip(table.class_names, row, strict=True) if n}
+            for domain, row in zip(table.domain_names, counts, strict=True)
+        }
+        found = {"images": len(table), "digest": table.digest, "counts": by_domain, "problems": problems}
+        found |= {"users": len(table.user_names)} if table.users is not None else {}
+        sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
+    else:
+        console.print(count_grid(table, counts))
+        users = f", {len(table.user_names):,} users" if table.users is not None else ""
+        tests = (
+            f", {int(table.official_test.sum()):,} of them the official test set"
+            if table.official_test is not None
+            else ""
+        )
+        shown = f"{len(table.domain_names):,} domains, {len(table.class_names):,} classes"
+        _say(f"{len(table):,} images{tests}, {shown}{users}.")
+        _say(f"Digest: {table.digest}")
+        _problems(problems, "No problems found." if not names_only else "No image was opened (--names-only).")
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def build(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The folder to write the benchmark to.")],
+    source: SourceName = None,
+    images: ImagesFolder = None,
+    partition: Annotated[
+        Partition | None, typer.Option(help="; ".join(f"{name}: {what}" for name, what in PARTITIONS.items()))
+    ] = None,
+    clients: Annotated[int | None, typer.Option(min=1, help="Participating clients of every domain [20].")] = None,
+    new: Annotated[int | None, typer.Option(min=0, help="New clients of every domain [10].")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration; smaller is more skewed [0.3].")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Percent for participating/new/validation/test [60/20/5/15].")
+    ] = None,
+    sizes: Annotated[str | None, typer.Option(help="Shares of a new client's images [S=0.5,M=1].")] = None,
+    min_rows: Annotated[int | None, typer.Option(min=1, help="No client has fewer training images [2].")] = None,
+    classes_per_client: Annotated[int | None, typer.Option(min=1, help="For shards [5].")] = None,
+    domain_alpha: Annotated[float | None, typer.Option(help="For mixtures: smaller is purer [0.3].")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed is another benchmark.")] = 0,
+    names_only: Annotated[
+        bool, typer.Option("--names-only", help="Open no image: quick, but broken and doubled ones stay in.")
+    ] = False,
+    replace_: Annotated[bool, typer.Option("--replace", help="Write over a benchmark that is there already.")] = False,
+) -> None:
+    """Split a dataset into participating and new clients, and write who has what.
+
+    Writes manifest.parquet (a row per image), card.json (what made it, and P_m(y) of every client), location.json
+    (where the images lie on this machine) and clients.png. Images that cannot be read are left out, and copies of one
+    picture stay on one side of every split. What is not given is as in the paper for the dataset that --source names.
+    """
+    from pflbed.bench_folder import write
+    from pflbed.build import build as split_up
+    from pflbed.dataset import find
+
+    if (
+        out.exists()
+        and any(out.iterdir() if out.is_dir() else [out])
+        and not (replace_ and (out / "card.json").is_file())
+    ):
+        raise InputError(f"{out} must not exist yet, but it does; choose another name, or --replace a benchmark")
+    writable(out.parent)
+    problems: list[str] = []
+    with _progress("checking images") as report:
+        dataset = find(data, source, images)
+        given = {
+            "partition": partition.value if partition else None, "clients_per_domain": clients,
+            "new_clients_per_domain": new, "alpha": alpha, "split": _split(split), "sizes": _sizes(sizes),
+            "min_rows": min_rows, "classes_per_client": classes_per_client, "domain_alpha": domain_alpha,
+        }  # fmt: skip
+        spec = dataset.source.spec.changed({name: value for name, value in given.items() if value is not None}, seed)
+        found = dataset
+        if not names_only:
+            found, _, problems = dataset.checked(report)
+    benchmark = split_up(found.table, spec)
+    write(benchmark, dataset, out)
+    if problems:
+        _problems(problems, "")
+    _summary(benchmark)
+    _say(f"Benchmark: {out}")
+
+
+@app.command()
+def show(
+    bench: Folder,
+    everyone: Annotated[bool, typer.Option("--all", help=f"List every client, not only the first {SHOWN}.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the bubble plots into this file (png, svg, pdf) instead of clients.png.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines: one json object.")] = False,
+) -> None:
+    """Show every client: its domain, images, classes and sizes; how faithful its score is; the bubble plots."""
+    from pflbed.manifest import load_manifest
+    from pflbed.mismatch import mismatch
+    from pflbed.plots import save_bubbles
+
+    benchmark = load_manifest(bench)
+    if as_json:
+        measured = mismatch(benchmark)
+        listed = [client_row(benchmark, name) for name in benchmark.client_ids]
+        summary = {"spec": benchmark.spec.as_json(), "digest": benchmark.table.digest, "clients": listed}
+        summary["mismatch"] = {"here": measured.here, "conventional": measured.conventional}
+        sys.stdout.write(json.dumps(summary, ensure_ascii=False) + "\n")
+        return
+    names = benchmark.client_ids if everyone else benchmark.client_ids[:SHOWN]
+    console.print(client_grid(benchmark, names, f"Clients of {bench}"), highlight=False)
+    if len(names) < len(benchmark.client_ids):
+        _say(f"... and {len(benchmark.client_ids) - len(names):,} more; --all lists them.")
+    _summary(benchmark)
+    picture = plot or bench / "clients.png"
+    if plot is not None or not picture.is_file():
+        writable(picture.parent)
+        save_bubbles(benchmark, picture)
+    _say(f"Bubble plots: {picture}")
+
+
+@app.command()
+def score(
+    bench: Folder,
+    predictions: Annotated[
+        Path, typer.Argument(help="A parquet or csv table with the columns client, row and predicted.")
+    ],
+    per_client: Annotated[Path | None, typer.Option(help="Also write every client's scores into this csv.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines: one json object.")] = False,
+) -> None:
+    """Score predictions that any framework made on the test images: personalized and global accuracy.
+
+    'row' is a row of manifest.parquet, counted from 0, and 'predicted' a class name or number. Every client that occurs
+    needs one prediction for each of its test rows; 'pflbed export --to blank' writes the table to fill in. Intervals
+    are 95 % bootstraps over clients.
+    """
+    from pflbed.manifest import load_manifest
+    from pflbed.predictions import score_file
+
+    benchmark = load_manifest(bench)
+    scores = score_file(benchmark, predictions)
+    if per_client is not None:
+        _write_scores(scores, per_client)
+    roles = [role for role in ("participating", "new") if role in scores.roles.values()]
+    if as_json:
+        averages = {
+            role: {
+                kind: vars(scores.average(role, kind == "personalized")) for kind in ("personalized", "global")
+            } | {"clients": sum(mine == role for mine in scores.roles.values())}
+            for role in roles
+        }  # fmt: skip
+        clients = {
+            name: {"role": scores.roles[name], "personalized": value, "global": scores.unweighted[name]}
+            for name, value in scores.personalized.items()
+        }
+        sys.stdout.write(json.dumps({"averages": averages, "clients": clients}, ensure_ascii=False) + "\n")
+        return
+    console.print(score_grid(scores, roles), highlight=False)
+    worst = min(scores.personalized, key=lambda name: scores.personalized[name])
+    _say(f"The worst served client is {worst}: {100 * scores.personalized[worst]:.1f} %.")
+    for role, listed in (("participating", benchmark.participating), ("new", benchmark.new)):
+        missing = len(listed) - sum(mine == role for mine in scores.roles.values())
+        if missing and role in roles:
+            _say(f"{missing} of {len(listed)} {role} clients have no predictions and are not in the averages.")
+    if per_client is not None:
+        _say(f"Scores of every client: {per_client}")
+
+
+@app.command()
+def export(
+    bench: Folder,
+    to: Annotated[Kind, typer.Option(help="folders: one folder per client (hard links); hf: a Hugging Face dataset "
+                                          "with a 'client' column; flower: the same, for flwr-datasets; blank: the "
+                                          "table to fill in for 'score'.")],
+    out: Annotated[Path, typer.Option(help="The folder to write to; it must not exist.")],
+    data: Annotated[
+        str | None, typer.Option(help="Where the images lie now, if not where they lay when it was built.")
+    ] = None,
+) -> None:  # fmt: skip
+    """Hand the clients to other tools."""
+    from pflbed.bench_folder import located
+    from pflbed.export import export as write_export
+    from pflbed.manifest import load_manifest
+
+    benchmark = load_manifest(bench)
+    writable(out.parent)
+    with _progress("writing") as report:
+        for line in write_export(benchmark, located(bench, data), to.value, out, report):
+            _say(line)
+
+
+def _summary(benchmark: Any) -> None:
+    """What a benchmark is worth, in three lines."""
+    from pflbed.mismatch import mismatch
+
+    sizes = sorted((len(benchmark.rows(name)), name) for name in benchmark.client_ids)
+    unused = int((benchmark.split == 4).sum())
+    _say(
+        f"{len(benchmark.participating):,} participating and {len(benchmark.new):,} new clients of "
+        f"{len(benchmark.table):,} images ({benchmark.spec.partition}, seed {benchmark.spec.seed}); the smallest, "
+        f"{sizes[0][1]}, trains on {sizes[0][0]}, the largest, {sizes[-1][1]}, on {sizes[-1][0]}."
+    )
+    if unused:
+        _say(
+            f"{unused:,} images are unused: copies or users that would stand on both sides of a split, or of no client."
+        )
+    measured = mismatch(benchmark)
+    _say(
+        f"Label mismatch between training and test, mean over clients: {measured.here:.4f} here, "
+        f"{measured.conventional:.4f} if each client's own images were halved (0 is faithful, 2 the worst)."
+    )
+
+
+def _split(text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split("/"))
+    except ValueError:
+        raise InputError(f"--split must be four percentages such as 60/20/5/15, got {text!r}; mend it") from None
+
+
+def _sizes(text: str | None) -> dict[str, float] | None:
+    if text is None:
+        return None
+    try:
+        pairs = [part.split("=") for part in text.split(",")]
+        return {name.strip(): float(share) for name, share in pairs}
+    except ValueError:
+        raise InputError(f"--sizes must be names and shares such as S=0.5,M=1, got {text!r}; mend it") from None
+
+
+def _write_scores(scores: Any, path: Path) -> None:
+    import csv
+
+    from pflbed.files import replacing
+
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["client", "role", "personalized", "global"])
+        for name, value in scores.personalized.items():
+            writer.writerow([name, scores.roles[name], repr(value), repr(scores.unweighted[name])])
+
+
+def _problems(problems: list[str], otherwise: str) -> None:
+    for problem in problems:
+        console.print("[yellow]Problem:[/yellow]", end=" ")
+        _say(f"{problem[0].upper()}{problem[1:]}")
+    if not problems and otherwise:
+        _say(otherwise)
+
+
+def _say(line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Any]:
+    """A bar on stderr while something is counted; nothing where there is no terminal."""
+    errors = Console(stderr=True, emoji=False)
+    bar = Progress(
+        TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        console=errors, transient=True, disable=not errors.is_terminal,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def main() -> None:
+    """Run the command line; turn what a user can mend into one sentence and exit code 2."""
+    run(app, "pflbed", "Stopped: nothing half-written is left; the same command goes on.")

@@ -1,0 +1,82 @@
+"""What a user points at becomes rows and pixels: an image folder, a csv or parquet table, a known dataset, Digits-4."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pflbed.cache import Decoded, Progress, decode
+from pflbed.errors import InputError
+from pflbed.images import open_file
+from pflbed.sources import SOURCES
+from pflbed.sources.base import Source
+from pflbed.spec import Spec
+from pflbed.table import Table
+
+if TYPE_CHECKING:
+    from pflbed.check import Findings
+
+EMBEDDED = "digits4"
+TABLES = (".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Rows, where their images lie, and how to open one."""
+
+    source: Source
+    root: Path
+    """The folder that paths are relative to; nothing outside it is read."""
+    table: Table
+    place: dict[str, Any]
+    """How to find it again on this machine, as ``find`` takes it."""
+
+    def decode(self, resolution: int, table: Table | None = None, progress: Progress | None = None) -> Decoded:
+        """Give the pixels of all rows, or of a part of them."""
+        return decode(self.root, table or self.table, resolution, progress, self.source.open_image)
+
+    def checked(self, progress: Progress | None = None) -> tuple[Dataset, Findings, list[str]]:
+        """Open every image: leave out what cannot be read, keep copies of one together, say what was found."""
+        from pflbed.check import check, content_groups, describe
+
+        findings = check(self.root, self.table, self.source.open_image, progress)
+        problems = [*self.source.problems(self.table), *describe(self.table, findings)]
+        bad = {path for path, _ in findings.bad}
+        table = self.table.take([i for i, path in enumerate(self.table.paths) if path not in bad])
+        return replace(self, table=replace(table, groups=content_groups(table, findings))), findings, problems
+
+
+def find(data: Path | str, source: str | None = None, images: Path | None = None) -> Dataset:
+    """List the rows of a dataset; no image is opened."""
+    place = {"data": str(Path(data).absolute()) if str(data) != EMBEDDED else EMBEDDED, "source": source}
+    if images is not None:
+        place["images"] = str(Path(images).absolute())
+    if str(data) == EMBEDDED and source in (None, EMBEDDED):
+        from pflbed.sources import digits4
+
+        return Dataset(digits4.SOURCE, Path(), digits4.SOURCE.scan(Path()), place)
+    path = Path(data)
+    if path.suffix.lower() in TABLES and not path.is_dir():
+        if source is not None:
+            raise InputError(f"a table such as {path} needs no source, got {source!r}; leave --source out")
+        return _table_file(path, images, place)
+    if images is not None:
+        raise InputError(f"a folder of images goes with a csv or parquet table, but {path} is none; leave it out")
+    if source is not None and source not in SOURCES:
+        raise InputError(f"source must be one of {', '.join(SOURCES)}, got {source!r}; leave it out for any folder")
+    chosen = SOURCES[source or "folder"]
+    table = chosen.scan(path)
+    return Dataset(chosen, chosen.folder(path), table, place)
+
+
+def _table_file(path: Path, images: Path | None, place: dict[str, Any]) -> Dataset:
+    from pflbed.table_file import read_table
+
+    root = path.parent if images is None else Path(images)
+    table = read_table(path, root)
+    source = Source(
+        name="table", title=path.name, home="its images", layout="them where its paths say", scan=lambda _: table,
+        open_image=open_file, counts={}, spec=Spec(),
+    )  # fmt: skip
+    return Dataset(source, root, table, place)

@@ -1,0 +1,85 @@
+"""A benchmark is handed to other tools as a folder that appears whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pflbed.benchmark import Benchmark
+from pflbed.dataset import Dataset
+from pflbed.errors import InputError
+
+EXPORTS = {
+    "folders": "a folder per client with train/<class>/<image>, as hard links to the images",
+    "hf": "a Hugging Face dataset (parquet) with a column 'client'",
+    "flower": "the same, with the manifest, for flwr-datasets",
+    "blank": "predictions.csv, to be filled in for 'pflbed score'",
+}
+
+
+def export(
+    benchmark: Benchmark, dataset: Dataset, to: str, out: Path, progress: Callable[[int, int], None] | None = None
+) -> list[str]:
+    """Write a benchmark for another tool to ``out`` and say in sentences what was written and how to use it.
+
+    ``dataset`` is what the benchmark was built from, ``to`` one of ``EXPORTS``; ``progress`` is told (rows done, rows
+    in all). ``out`` must not exist or be empty. The images themselves are never changed.
+    """
+    if to not in EXPORTS:
+        raise InputError(f"an export must be one of {', '.join(EXPORTS)}, got {to!r}; choose one of these")
+
+    def tell(done: int, total: int) -> None:
+        if progress is not None:
+            progress(done, total)
+
+    with _appearing(Path(out)) as folder:
+        if to == "folders":
+            from pflbed.export.folders import write_folders
+
+            return write_folders(benchmark, dataset, folder, Path(out), tell)
+        if to == "blank":
+            from pflbed.export.blank import write_blank
+
+            return write_blank(benchmark, folder, Path(out), tell)
+        from pflbed.export.hf import write_hf
+
+        return write_hf(benchmark, dataset, folder, Path(out), tell, flower=to == "flower")
+
+
+@contextmanager
+def _appearing(out: Path) -> Iterator[Path]:
+    """Yield a hidden folder beside ``out`` that takes its place on success and else, also on Ctrl-C, goes."""
+    place = out.resolve()  # an empty folder behind a link is replaced where it lies
+    _require_free(place, out)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    hidden = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{place.name[:40]}.", suffix=".tmp"))
+    try:
+        folder = hidden / "export"
+        folder.mkdir()  # unlike mkdtemp, this gives the mode that folders have here
+        yield folder
+        _require_free(place, out)  # again, as writing may have taken an hour
+        if place.exists():
+            place.rmdir()
+        folder.rename(place)
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _require_free(place: Path, out: Path) -> None:
+    """Nothing that is there already is ever mixed with an export or replaced by it."""
+    try:
+        with os.scandir(place) as entries:
+            free = next(entries, None) is None
+    except FileNotFoundError:
+        free = True
+    except OSError as error:
+        if error.errno != errno.ENOTDIR:
+            raise
+        free = False
+    if not free:
+        raise InputError(f"an export needs a folder of its own, but {out} exists already; name another or remove it")

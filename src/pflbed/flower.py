@@ -1,0 +1,137 @@
+"""flwr-datasets deals a dataset to clients by a partitioner; this one deals exactly as a benchmark's manifest does.
+
+Import it only where flwr-datasets is installed. It sends its makers a message on use, unless FLWR_TELEMETRY_ENABLED=0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pflbed.benchmark import Benchmark
+from pflbed.errors import InputError
+from pflbed.table import Rows
+
+if TYPE_CHECKING:
+    from datasets import Dataset  # type: ignore[import-untyped]
+
+try:
+    from flwr_datasets.partitioner import Partitioner  # type: ignore[import-untyped]
+except ImportError as error:
+    raise InputError(
+        f"a partitioner for Flower needs flwr-datasets, which cannot be imported here ({error}); "
+        "pip install 'fedbasis[flower-datasets]'"
+    ) from error
+
+
+class ManifestPartitioner(Partitioner):  # type: ignore[misc]
+    """Partition i is what client ``client_ids[i]`` trains on, or is validated or tested on.
+
+    Rows are found by the column ``row`` that ``pflbed export --to flower`` writes, in whatever order they are. A
+    dataset without that column must have exactly the manifest's rows in their order, so it must not have been shuffled
+    (``FederatedDataset(..., shuffle=False)``).
+
+    >>> partitioner = ManifestPartitioner(load_manifest("export/benchmark"))
+    >>> FederatedDataset(dataset="export", partitioners={"participating": partitioner}).load_partition(0)
+    """
+
+    def __init__(
+        self, benchmark: Benchmark, role: str = "participating", split: str = "train", size: str | None = None
+    ) -> None:
+        super().__init__()
+        if role not in ("participating", "new"):
+            raise InputError(f'role must be "participating" or "new", got {role!r}; choose one of these')
+        if split not in ("train", "val", "test"):
+            raise InputError(f'split must be "train", "val" or "test", got {split!r}; choose one of these')
+        self._benchmark, self._split, self._size = benchmark, split, size
+        self._ids = benchmark.new if role == "new" else benchmark.participating
+        if not self._ids:
+            raise InputError(f"the benchmark must have {role} clients, got none; choose the other role")
+        if size is not None and split == "train":
+            benchmark.rows(self._ids[0], size)  # a size that this role does not have is refused now
+        self._found: Rows | None = None
+
+    @property
+    def client_ids(self) -> tuple[str, ...]:
+        """The clients in the order of their partitions."""
+        return self._ids
+
+    @property
+    def num_partitions(self) -> int:
+        """How many clients there are."""
+        return len(self._ids)
+
+    def load_partition(self, partition_id: int) -> Dataset:
+        """Give a client's rows of the dataset, in the order of the manifest."""
+        if not 0 <= partition_id < len(self._ids):
+            raise InputError(
+                f"a partition must be one of 0 to {len(self._ids) - 1}, got {partition_id}; see client_ids"
+            )
+        places = self._places()[self._rows(self._ids[partition_id])]
+        return self.dataset.select(places)
+
+    def _rows(self, name: str) -> Rows:
+        bench = self._benchmark
+        return bench.rows(name, self._size) if self._split == "train" else bench.held_rows(name, self._split)
+
+    def _places(self) -> Rows:
+        """Where every row of the manifest is in the dataset, or -1; found and checked once."""
+        if self._found is None:
+            table = self._benchmark.table
+            has_rows = "row" in self.dataset.column_names
+            given = _column(self.dataset, "row") if has_rows else self._all_rows()
+            if given.dtype.kind not in "iu" or (len(given) and not 0 <= given.min() <= given.max() < len(table)):
+                raise InputError(
+                    f"the column 'row' must hold rows of the manifest, 0 to {len(table) - 1}, but does not; "
+                    "load the export of this very benchmark"
+                )
+            if len(np.unique(given)) != len(given):
+                raise InputError(
+                    "the column 'row' must name a row once, but one stands there twice; load each split once"
+                )
+            places = np.full(len(table), -1, dtype=np.int64)
+            places[given] = np.arange(len(given))
+            needed = np.unique(np.concatenate([self._rows(name) for name in self._ids]))
+            if (missing := needed[places[needed] < 0]).size:
+                raise InputError(
+                    f"the dataset must hold all {len(needed):,} rows of the clients, but lacks {len(missing):,}, the "
+                    f"first being row {missing[0]} ({table.paths[missing[0]]}); give the split of this role, exported "
+                    "from this very benchmark"
+                )
+            self._require_same_labels(needed, places[needed])
+            self._found = places
+        return self._found
+
+    def _all_rows(self) -> Rows:
+        """The rows of a dataset that does not number them."""
+        table = self._benchmark.table
+        if len(self.dataset) != len(table):
+            raise InputError(
+                f"a dataset without the column 'row' must have the manifest's {len(table):,} rows in their order, got "
+                f"{len(self.dataset):,}; use what 'pflbed export --to flower' writes"
+            )
+        if getattr(self.dataset, "_indices", None) is not None:  # what shuffle, select and sort leave behind
+            raise InputError(
+                "a dataset without the column 'row' must have its rows in the manifest's order, but it was shuffled or "
+                "selected from; give FederatedDataset shuffle=False"
+            )
+        return np.arange(len(table), dtype=np.int64)
+
+    def _require_same_labels(self, rows: Rows, places: Rows) -> None:
+        """Where the labels are numbered as in the manifest, they must also be the same."""
+        table, feature = self._benchmark.table, self.dataset.features.get("label")
+        if tuple(getattr(feature, "names", None) or ()) != table.class_names:
+            return
+        wrong = np.flatnonzero(_column(self.dataset, "label")[places] != table.labels[rows])
+        if wrong.size:
+            raise InputError(
+                f"the dataset's labels must be the manifest's, but row {rows[wrong[0]]} "
+                f"({table.paths[rows[wrong[0]]]}) has another; load the export of this very benchmark, or the images "
+                "in the manifest's order"
+            )
+
+
+def _column(dataset: Any, name: str) -> Any:
+    """One column, without decoding any image."""
+    return np.asarray(dataset.select_columns([name]).with_format("numpy")[:][name])

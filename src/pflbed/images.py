@@ -1,0 +1,83 @@
+"""One image becomes one square: turned as its EXIF says, on white where it is transparent, scaled to fit, cropped.
+
+Scaling is antialiased bicubic until the shorter side fits, then the centre is cut out. A JPEG is always decoded at its
+full size: Pillow's ``draft`` would be quicker for large ones, but gives other pixels.
+"""
+
+import struct
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, ImageOps
+
+from pflbed.paths import inside
+
+Opener = Callable[[Path, str], Image.Image]
+"""Data folder, a row's path -> its image, which may be read later and is closed by the caller."""
+UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, IndexError, RuntimeError, struct.error,
+              Image.DecompressionBombWarning, Image.DecompressionBombError)  # fmt: skip
+"""What Pillow raises at damaged files of its many formats."""
+MAX_PIXELS = 64 * 2**20
+"""The largest cameras of phones stay below; 100 million pixels would decode to 300 MB in every process at once."""
+
+
+def open_file(root: Path, path: str) -> Image.Image:
+    """Open an image file below ``root``; reads its header alone."""
+    return Image.open(inside(root, path))
+
+
+def read_image(path: Path, resolution: int) -> NDArray[np.uint8]:
+    """Decode one image file to a square; what is wrong with a file is one of ``UNREADABLE``."""
+    with careful(), Image.open(path) as opened:
+        return square(opened, resolution)
+
+
+def square(image: Image.Image, resolution: int) -> NDArray[np.uint8]:
+    """Bring an image to [resolution, resolution, 3]."""
+    fitted = ImageOps.fit(flat(image), (resolution, resolution), method=Image.Resampling.BICUBIC)
+    return np.asarray(fitted, dtype=np.uint8)
+
+
+def flat(image: Image.Image) -> Image.Image:
+    """Turn an image upright and make it RGB on white, at its own size; refuses a huge one before it is decoded."""
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        raise Image.DecompressionBombError(
+            f"an image must have at most {MAX_PIXELS:,} pixels, got {width:,} x {height:,}; scale it down"
+        )
+    with careful():
+        image.load()  # an EXIF block may stand behind the pixels
+        if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+            image = ImageOps.exif_transpose(image)
+        return _rgb(image)
+
+
+@contextmanager
+def careful() -> Iterator[None]:
+    """Where images are opened: a file that claims to be huge is an error, any other warning is none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a damaged EXIF block or a palette is no reason to stop
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
+def reason(error: BaseException, root: Path) -> str:
+    """Say why an image was left out, the same wherever the data folder lies."""
+    text = f"{type(error).__name__}: {error}"
+    folders = {str(root.absolute()), str(root.resolve())} - {root.absolute().anchor}
+    for folder in sorted(folders, key=len, reverse=True):  # not a relative "data", which is a word of its own
+        text = text.replace(folder, "")
+    return text.encode("utf-8", "backslashreplace").decode().strip()
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")

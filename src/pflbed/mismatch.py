@@ -1,0 +1,52 @@
+"""How faithful is the score: does the test mixture of every client equal its training mixture?
+
+PFLBed's weighted test set does by construction; the usual way, which halves each client's own few images, does not.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pflbed.benchmark import Benchmark
+from pflbed.errors import InputError
+from pflbed.score import label_mismatch
+from pflbed.seeding import generator
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """``(1/M) sum_m ||P_train,m - P_test,m||_1``: 0 is faithful, 2 the worst."""
+
+    here: float
+    """Of this benchmark, as it is scored."""
+    conventional: float
+    """Of the same clients if each were tested on a random half of its own images."""
+
+
+def mismatch(benchmark: Benchmark) -> Mismatch:
+    """Compare the two over all clients that can be scored."""
+    scored = [name for name in benchmark.client_ids if benchmark.held_weights(name, "test").sum() > 0]
+    if not scored:
+        raise InputError(
+            "no client of this benchmark has test images of its classes; give the test share of split more"
+        )
+    chunk = max(1, 10_000_000 // len(benchmark.table.class_names))
+    here = conventional = 0.0
+    for start in range(0, len(scored), chunk):  # a hundred thousand clients of a thousand classes do not fit at once
+        names = scored[start : start + chunk]
+        trained = [benchmark.label_distribution(name) for name in names]
+        here += len(names) * label_mismatch(trained, [benchmark.held_distribution(name) for name in names])
+        halves = [_halved(benchmark, name) for name in names]
+        conventional += len(names) * label_mismatch([half for half, _ in halves], [half for _, half in halves])
+    return Mismatch(here / len(scored), conventional / len(scored))
+
+
+def _halved(benchmark: Benchmark, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The mixtures of two random halves of a client's images; one image alone is in both."""
+    labels = benchmark.table.labels[benchmark.rows(name)]
+    shuffled = generator(benchmark.spec.seed, "halves", name).permutation(labels)
+    middle = len(shuffled) // 2
+    halves = (shuffled[middle:], shuffled[:middle] if middle else shuffled)
+    first, second = (np.bincount(half, minlength=len(benchmark.table.class_names)) / len(half) for half in halves)
+    return first, second

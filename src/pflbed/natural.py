@@ -1,0 +1,83 @@
+"""People as clients: one client per user of the table, trained, validated and tested on images of its own.
+
+For datasets such as GLD23k that come with their users. There is no shared test set to weight: the test images are drawn
+from the client's own, so each counts the same.
+"""
+
+import numpy as np
+
+from pflbed.benchmark import NEW, PARTICIPATING, TEST, VAL, Benchmark
+from pflbed.errors import InputError
+from pflbed.partition import spread
+from pflbed.places import Places, by_domain
+from pflbed.seeding import generator
+from pflbed.spec import Spec
+from pflbed.table import Rows, Table
+
+
+def natural(table: Table, spec: Spec) -> Benchmark:
+    """One client per user; each holds out images of its own, with the mixture of its whole where that is possible."""
+    if table.users is None:
+        raise InputError(
+            "a natural partition needs to know whose image each is, but this dataset names no users; "
+            "choose another partition or give a table with a user column"
+        )
+    places = Places(table, spec)
+    wanted = spec.clients_per_domain + spec.new_clients_per_domain
+    for domain, rows in by_domain(table):
+        order = rows[np.argsort(table.users[rows], kind="stable")]
+        users, starts = np.unique(table.users[order], return_index=True)
+        people = dict(zip(users.tolist(), np.split(order, starts[1:]), strict=True))
+        enough = [user for user, mine in people.items() if _is_enough(len(mine), spec)]
+        if len(enough) < wanted:
+            raise InputError(
+                f"{wanted} natural clients need as many users with at least {spec.min_rows} images to train on and one "
+                f"to test a new client on, got {len(enough)} of {len(users)} users; ask for fewer clients or a smaller "
+                f"min_rows (domain {domain})"
+            )
+        names = [table.user_names[user] for user in enough]
+        # By a rank of its own for every user, so that another user more or less does not reshuffle the others.
+        ranks = np.argsort([generator(spec.seed, "role", domain, name).random() for name in names], kind="stable")
+        chosen = sorted(ranks[:wanted].tolist())
+        participating = set(ranks[: spec.clients_per_domain].tolist())
+        for new in (False, True):
+            for i in chosen:
+                if (i in participating) != new:
+                    _one_user(places, f"{domain}/{names[i]}", people[enough[i]], new)
+    return places.benchmark()
+
+
+def _one_user(places: Places, name: str, rows: Rows, new: bool) -> None:
+    """Cut a user's rows into training, validation and test, each with the mixture of the whole."""
+    spec = places.spec
+    order = rows[spread(places.table.labels[rows], generator(spec.seed, "own", name))]
+    train, val = _cut(len(rows), spec, new)
+    mine, held = order[:train], order[train:]
+    places.client[rows] = len(places.ids)
+    places.ids.append(name)
+    places.split[mine] = NEW if new else PARTICIPATING
+    places.split[held[:val]], places.split[held[val:]] = VAL, TEST
+    if new:
+        for number, part in reversed(list(enumerate(spec.sizes.values()))):
+            places.smallest[mine[: _nearest(part * len(rows))]] = number
+
+
+def _is_enough(count: int, spec: Spec) -> bool:
+    """Whether a user could be a client of either kind, so that who is new does not depend on how much they have."""
+    trained = [_cut(count, spec, new)[0] for new in ((False, True) if spec.new_clients_per_domain else (False,))]
+    testable = not spec.new_clients_per_domain or count > sum(_cut(count, spec, new=True))
+    return min(trained) >= spec.min_rows and testable
+
+
+def _cut(count: int, spec: Spec, new: bool) -> tuple[int, int]:
+    """How many of a user's rows it trains on and how many it validates on; the rest are for testing."""
+    share = max(spec.sizes.values()) if new else (spec.split[0] + spec.split[1]) / 100
+    train = min(count, _nearest(share * count))
+    left = count - train
+    if not new and not spec.split[3]:
+        return train, left  # no rounding may leave a participating client a test set nobody asked for
+    return train, min(left, int(spec.split[2] / 100 * count + 0.5))
+
+
+def _nearest(count: float) -> int:
+    return max(1, int(count + 0.5))

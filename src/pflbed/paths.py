@@ -1,0 +1,73 @@
+"""A row's path may come from a file that somebody else wrote, so it may name nothing outside its data folder."""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pflbed.errors import InputError
+
+# Empty, absolute, with a drive letter, a backslash, a ".." component or a control character. These characters stand in
+# the pattern as themselves, because Python and pyarrow, which searches millions of rows, write escapes differently.
+UNSAFE = r"^$|^/|^[A-Za-z]:|\\|(^|/)\.\.(/|$)|" + f"[{chr(0)}-{chr(31)}{chr(127)}-{chr(159)}]"
+_UNSAFE = re.compile(UNSAFE + "|[\ud800-\udfff]")  # what is no Unicode text cannot be written down either
+FEW = 10_000
+"""Up to so many rows Python is quick enough, and pyarrow need not be loaded."""
+
+
+def check_relative(paths: Sequence[str]) -> None:
+    """Refuse a path that is empty, absolute, leaves its folder by ``..``, or reads differently on another system."""
+    if len(paths) <= FEW:
+        row = next((i for i, path in enumerate(paths) if _UNSAFE.search(path)), None)
+    else:
+        import pyarrow as pa
+
+        try:
+            row = first_unsafe(pa.array(paths, pa.large_string()))
+        except UnicodeEncodeError:
+            row = next(i for i, path in enumerate(paths) if _UNSAFE.search(path))
+    if row is not None:
+        raise unsafe(paths[row], row)
+
+
+def first_unsafe(column: Any) -> int | None:
+    """The same for a text column of pyarrow: the first row that is not safe, if any."""
+    import pyarrow.compute as pc
+
+    row = pc.index(pc.match_substring_regex(column, UNSAFE), True).as_py()
+    return None if row < 0 else int(row)
+
+
+def unsafe(path: str, row: int, where: str = "") -> InputError:
+    """The sentence for a path that is not safe; rows are counted from 1 for the reader."""
+    return InputError(
+        "a path must be relative to the data folder, /-separated, and free of .. and control characters, "
+        f"got {path[:200]!r} in row {row + 1}{where}; write it as folder/image.jpg"
+    )
+
+
+def inside(root: Path, path: str) -> Path:
+    """Join the two, follow every link, and refuse what does not lie in the folder."""
+    base = _resolved(Path(root).absolute())
+    try:
+        if "\0" in path:
+            raise ValueError("embedded null byte")
+        folder, _, name = path.rpartition("/")
+        found = _resolved(base / folder) / name
+        if name in ("", ".", "..") or found.is_symlink():
+            found = (base / path).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL
+        raise InputError(f"a path must name a file, got {path[:200]!r} in {root} ({error}); check the path") from error
+    if found == base or not found.is_relative_to(base):
+        raise InputError(
+            f"a path must stay inside the data folder, also through links, got {path[:200]!r}, which leaves {root}; "
+            "copy the file into the folder instead"
+        )
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _resolved(folder: Path) -> Path:
+    """Follow the links of a folder once, not once per image."""
+    return folder.resolve()

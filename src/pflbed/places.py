@@ -1,0 +1,44 @@
+"""A benchmark in the making: where every row stands, and the clients so far."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pflbed.benchmark import UNUSED, Benchmark
+from pflbed.partition import nested_sizes
+from pflbed.seeding import generator
+from pflbed.spec import Spec
+from pflbed.table import Rows, Table
+
+
+class Places:
+    """What ``build`` fills in; a row that gets no place is unused."""
+
+    def __init__(self, table: Table, spec: Spec) -> None:
+        self.table, self.spec = table, spec
+        self.split = np.full(len(table), UNUSED, dtype=np.int8)
+        self.client = np.full(len(table), -1, dtype=np.int64)
+        self.smallest = np.full(len(table), -1, dtype=np.int8)
+        self.ids: list[str] = []
+
+    def add(self, name: str, rows: Rows, new: bool) -> None:
+        """Give a client its training rows; a new one also its nested sizes."""
+        self.client[rows] = len(self.ids)
+        self.ids.append(name)
+        if new:
+            rng = generator(self.spec.seed, "sizes", name)
+            nested = list(nested_sizes(rows, self.table.labels[rows], self.spec.sizes, rng).values())
+            for number, part in reversed(list(enumerate(nested))):
+                self.smallest[part] = number
+
+    def benchmark(self) -> Benchmark:
+        """Give what was made."""
+        return Benchmark(self.table, self.spec, self.split, self.client, tuple(self.ids), self.smallest)
+
+
+def by_domain(table: Table) -> Iterator[tuple[str, Rows]]:
+    """Go through the domains that have rows."""
+    for number, domain in enumerate(table.domain_names):
+        rows = np.flatnonzero(table.domains == number)
+        if len(rows):
+            yield domain, rows

@@ -1,0 +1,49 @@
+"""PACS: seven kinds of things as photographs, paintings, cartoons and sketches, 9,991 images (Li et al., ICCV 2017)."""
+
+from pathlib import Path
+
+from PIL import Image
+
+from pflbed.errors import InputError
+from pflbed.images import open_file
+from pflbed.scan import scan as scan_folder
+from pflbed.sources.base import Source, find_folder
+from pflbed.spec import Spec
+from pflbed.table import Table
+
+COUNTS = {"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929}
+BELOW = ("PACS", "pacs_data")
+"""What the archives in use unpack to."""
+
+
+def folder(root: Path) -> Path:
+    """Where the domains' folders lie."""
+    found = find_folder(root, BELOW, COUNTS)
+    if found is None:
+        raise InputError(SOURCE.missing(root, f"the folders {', '.join(COUNTS)}"))
+    return found
+
+
+def scan(root: Path) -> Table:
+    """List the images; the official splits beside them are text files and are left out."""
+    return scan_folder(folder(root))
+
+
+def open_image(root: Path, path: str) -> Image.Image:
+    """Open one image file."""
+    return open_file(folder(root), path)
+
+
+SOURCE = Source(
+    name="pacs",
+    title="PACS",
+    home="the PACS folder linked from its authors' page https://domaingeneralization.github.io "
+    "(Li et al., Deeper, Broader and Artier Domain Generalization, ICCV 2017)",
+    layout="its folders art_painting, cartoon, photo and sketch, each as <class>/<image>, into the data folder or its "
+    "subfolder PACS",
+    scan=scan,
+    open_image=open_image,
+    counts=COUNTS,
+    spec=Spec(),
+    folder=folder,
+)

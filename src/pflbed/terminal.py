@@ -1,0 +1,48 @@
+"""How a command line of ours ends: a user's mistake is one sentence on stderr and exit code 2, never a traceback."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from pflbed.errors import InputError
+
+INTERRUPTED = 130
+
+
+def run(app: Callable[[], object], name: str, stopped: str) -> None:
+    """Run a typer application; ``stopped`` is what to say after Ctrl-C."""
+    errors = Console(stderr=True, emoji=False)
+    try:
+        app()
+    except InputError as error:
+        message = str(error)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # what typer makes of Ctrl-C
+            errors.print(f"\n{stopped}", soft_wrap=True)
+        raise
+    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        message = (
+            f"The system refused to read or write: {error.strerror or error}{where}; nothing half-written is left."
+        )
+    else:
+        return
+    sentence = " ".join(message.splitlines())
+    errors.print(f"[bold red]{name}:[/bold red]", end=" ")
+    errors.print(f"{sentence[0].upper()}{sentence[1:]}", highlight=False, markup=False, soft_wrap=True)
+    sys.exit(2)
+
+
+def writable(folder: Path) -> None:
+    """Find out before the work, not after it, that its result could not be written."""
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"Results go to {folder}, but {there} is not a folder that can be written to; choose another.")

@@ -1,0 +1,192 @@
+"""Reading images is shared out over processes: each is given one small job after another and answers in a line of text.
+
+A worker is a plain ``python -c`` child fed over pipes, not one of ``multiprocessing``: a fork beside the threads of
+torch may hang, and spawn and forkserver import the user's script once more, which explodes if it lacks the guard
+``if __name__ == "__main__"``. The pipe is also a lifeline: when it closes, however the parent ended, the worker ends
+too. Jobs and answers are JSON, so that nothing read is ever carried out.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any
+
+from pflbed.errors import InputError
+from pflbed.images import Opener
+
+Job = dict[str, Any]
+Work = Callable[[Opener, Job], Any]
+SMALL = 512
+"""Fewer rows are read sooner by this process alone than it takes to start others."""
+_START = "import sys; sys.path[:] = {path!r}; from pflbed.workers import serve; serve()"
+
+
+def cores() -> int:
+    """The processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def how_many(workers: int | None, rows: int) -> int:
+    """The processes to use: what was asked for, else all cores if there are rows enough."""
+    if workers is None:
+        return cores() if rows >= SMALL else 1
+    if workers < 1:
+        raise InputError(f"workers must be at least 1 process, got {workers}; leave it out to use all cores")
+    return workers
+
+
+def share_out(
+    work: Work, open_image: Opener, jobs: Mapping[int, Job], workers: int
+) -> Generator[tuple[int, Any], None, None]:
+    """Yield each job's key with ``work(open_image, job)``, in the order they get done; close it to stop the workers.
+
+    Functions that other processes cannot import (of the script itself, or local ones) are called in this process.
+    """
+    names = [_name(work), _name(open_image)]
+    workers = min(workers, len(jobs))
+    if workers <= 1 or None in names or not sys.executable or getattr(sys, "frozen", False):
+        for key, job in jobs.items():
+            yield key, work(open_image, job)
+        return
+    todo: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for key in jobs:
+        todo.put(key)
+    answers: queue.SimpleQueue[tuple[int, bytes, int]] = queue.SimpleQueue()
+    with _started(workers) as processes:
+        drivers = [threading.Thread(target=_drive, args=(p, names, jobs, todo, answers)) for p in processes]
+        try:
+            for driver in drivers:
+                driver.start()
+            for _ in jobs:
+                key, line, code = answers.get()
+                if code < 0:
+                    raise InputError(
+                        f"a process reading images must live until they are read, but one was ended by signal {-code}; "
+                        "run the same again to go on from there, with fewer workers if memory is short"
+                    )
+                # A worker that failed did not say how: the same job fails here in the same way, where it can be seen.
+                yield key, json.loads(line) if line else work(open_image, jobs[key])
+        finally:
+            for process in processes:
+                process.kill()  # it holds nothing that is worth a farewell
+            for driver in drivers:
+                if driver.ident is not None:
+                    driver.join()
+
+
+def _drive(
+    process: "subprocess.Popen[bytes]",
+    names: list[str | None],
+    jobs: Mapping[int, Job],
+    todo: "queue.SimpleQueue[int]",
+    answers: "queue.SimpleQueue[tuple[int, bytes, int]]",
+) -> None:
+    """Keep one worker busy; of a worker that is gone, hand its job and those it would have got back undone."""
+    code = 0
+    greeting = json.dumps(names).encode() + b"\n"
+    while True:
+        try:
+            key = todo.get_nowait()
+        except queue.Empty:
+            return
+        line = b"" if code else _ask(process, greeting + json.dumps(jobs[key]).encode() + b"\n")
+        greeting = b""
+        if not line:
+            code = code or process.wait() or 1
+        answers.put((key, line, code))
+
+
+def _ask(process: "subprocess.Popen[bytes]", question: bytes) -> bytes:
+    """A worker's whole answer, or nothing if it is gone."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(question)
+        process.stdin.flush()
+        line = process.stdout.readline()
+    except OSError:
+        return b""
+    return line if line.endswith(b"\n") else b""
+
+
+@contextlib.contextmanager
+def _started(count: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """Start workers, which are gone when this ends."""
+    command = [sys.executable, "-c", _START.format(path=[str(entry) for entry in sys.path])]
+    # The same file names as here; and a worker calls no linear algebra, whose threads would only crowd a large machine.
+    settings = {"PYTHONUTF8": str(sys.flags.utf8_mode), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        with _deaf_to_interrupts():
+            for _ in range(count):
+                processes.append(
+                    subprocess.Popen(
+                        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **settings}
+                    )
+                )
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            with contextlib.suppress(BrokenPipeError), process:  # closes the pipes and waits
+                pass
+
+
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes started here do not hear Ctrl-C, which reaches all of a terminal's processes: the parent ends them."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # one for this process is heard afterwards
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _name(function: Callable[..., Any]) -> str | None:
+    """What another process calls a function, or None if it cannot know it."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if module in {None, "__main__"} or getattr(sys.modules.get(str(module)), name, None) is not function:
+        return None
+    return f"{module}:{name}"
+
+
+def _find(name: str) -> Callable[..., Any]:
+    module, _, function = name.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return found
+
+
+def serve() -> None:
+    """Be a worker: the first line names the functions, every further one is a job."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        answers = os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)  # whatever else prints does not garble the answers
+        lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        threading.Thread(target=_listen, args=(lines,), daemon=True).start()
+        work, open_image = (_find(name) for name in json.loads(lines.get()))
+        while True:
+            answers.write(json.dumps(work(open_image, json.loads(lines.get()))).encode() + b"\n")
+            answers.flush()
+    finally:
+        os._exit(1)  # in silence: the parent does the job again and meets the error itself
+
+
+def _listen(lines: "queue.SimpleQueue[bytes]") -> None:
+    """Read ahead of the work, so that the end of the pipe is noticed in the middle of a job."""
+    for line in sys.stdin.buffer:
+        lines.put(line)
+    os._exit(0)
