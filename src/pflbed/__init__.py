@@ -1,9 +1,10 @@
 """PFLBed: turn a cross-domain image dataset into a faithful benchmark for personalized federated learning."""
 
-from pflbed.bench_folder import load
+from pflbed.bench_folder import load, write
 from pflbed.benchmark import Benchmark
 from pflbed.build import build
 from pflbed.cache import Decoded, decode
+from pflbed.dataset import Dataset, find
 from pflbed.errors import InputError
 from pflbed.load import Client, Clients, Images, clients
 from pflbed.manifest import load_manifest
@@ -22,6 +23,7 @@ __all__ = [
     "Benchmark",
     "Client",
     "Clients",
+    "Dataset",
     "Decoded",
     "Images",
     "InputError",
@@ -31,6 +33,7 @@ __all__ = [
     "build",
     "clients",
     "decode",
+    "find",
     "global_accuracy",
     "label_mismatch",
     "load",
@@ -39,4 +42,5 @@ __all__ = [
     "scan",
     "scan_client",
     "weighted_accuracy",
+    "write",
 ]

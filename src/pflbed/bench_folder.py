@@ -1,7 +1,7 @@
-"""A benchmark's folder: its manifest and card, its picture, and where its images lie on this machine.
+"""A benchmark's folder: its manifest, its card and its picture; and where its images lie on this machine.
 
-``location.json`` is a convenience of this machine and no part of the benchmark: manifest and card are the same bytes
-everywhere, and ``data=`` says where the images lie elsewhere.
+The last is remembered in the user's cache, not in the folder: a benchmark from elsewhere cannot point at anything here,
+and its files are the same bytes everywhere. ``data`` says where the images lie if this machine does not know.
 """
 
 from __future__ import annotations
@@ -11,33 +11,35 @@ from pathlib import Path
 from typing import Any
 
 from pflbed.benchmark import Benchmark
-from pflbed.cache import Progress
-from pflbed.dataset import Dataset, find
+from pflbed.cache import Progress, cache_dir
+from pflbed.dataset import TABLES, Dataset, find, listed
 from pflbed.errors import InputError
 from pflbed.files import write_json
 from pflbed.load import Clients, clients
 from pflbed.manifest import load_manifest, read_card, save
 
-LOCATION = "location.json"
 PICTURE = "clients.png"
 RESOLUTION = 32
 
 
-def write(benchmark: Benchmark, dataset: Dataset, folder: Path) -> None:
+def write(benchmark: Benchmark, dataset: Dataset, folder: Path | str) -> None:
     """Write everything; ``dataset`` is what the benchmark was made from, before anything was left out."""
     from pflbed.plots import save_bubbles
 
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    save_bubbles(benchmark, Path(folder) / PICTURE)
-    write_json(Path(folder) / LOCATION, dataset.place)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_bubbles(benchmark, folder / PICTURE)
     save(benchmark, folder, source=dataset.source.name, data_digest=dataset.table.digest)
+    write_json(_memory(read_card(folder)), dataset.place)
 
 
 def located(folder: Path, data: Path | str | None = None) -> Dataset:
-    """Find the images of a benchmark, and make sure that they are the ones it was built from."""
+    """Find the images of a benchmark; names and sizes must be those it was built from."""
     card = read_card(folder)
-    place = _place(Path(folder), data)
-    dataset = find(place["data"], place.get("source"), place.get("images"))
+    place = _place(Path(folder), card, data)
+    if card.get("source") == "table":  # the manifest lists the images itself
+        return listed(load_manifest(Path(folder)).table, Path(place["images"]), place)
+    dataset = find(place["data"], place.get("source"))
     wanted = card.get("data_digest", card["digest"])
     if dataset.table.digest != wanted:
         raise InputError(
@@ -68,21 +70,23 @@ def load(
     return clients(benchmark, decoded.images)
 
 
-def _place(folder: Path, data: Path | str | None) -> dict[str, Any]:
-    """What ``find`` needs: as written when it was built, or with another folder in its place."""
-    path = folder / LOCATION
-    try:
-        place = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        place = {"data": None, "source": read_card(folder).get("source")}
-    except ValueError as error:
-        raise InputError(f"{path} must be JSON, but it cannot be read ({error}); give --data") from error
-    if not isinstance(place, dict) or not all(isinstance(value, str | None) for value in place.values()):
-        raise InputError(f"{path} must map names to texts, got {place!r:.80}; remove it and give --data")
-    if place.get("source") in ("table", "folder"):
-        place["source"] = None
+def _place(folder: Path, card: dict[str, Any], data: Path | str | None) -> dict[str, Any]:
+    """What ``find`` needs: as remembered since it was built, or with another folder in its place."""
     if data is not None:
-        place = {"data": str(data), "source": place.get("source")}
-    if place.get("data") is None:
-        raise InputError(f"{folder} must say where its images lie, but has no {LOCATION}; give the folder with --data")
-    return place
+        chosen = Path(data)
+        images = chosen.parent if chosen.suffix.lower() in TABLES and not chosen.is_dir() else chosen
+        source = card.get("source")
+        return {"data": str(data), "source": None if source == "folder" else source, "images": str(images)}
+    try:
+        place = json.loads(_memory(card).read_text(encoding="utf-8"))
+        if isinstance(place, dict) and all(isinstance(value, str | None) for value in place.values()):
+            return {"images": str(Path(place["data"]).parent), **place}
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # forgotten or damaged: it is only a convenience
+    raise InputError(
+        f"this machine does not know where the images of the benchmark {folder} lie; give their folder with --data"
+    )
+
+
+def _memory(card: dict[str, Any]) -> Path:
+    return cache_dir() / "benchmarks" / f"{card['manifest_sha256'][:32]}.json"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pflbed.benchmark import MIXED, NEW, PARTICIPATING, SPLITS, TEST, VAL, Benchmark
 from pflbed.errors import InputError
@@ -30,6 +31,7 @@ from pflbed.table import Rows, Table
 
 __all__ = ["Benchmark", "Spec", "balanced_count", "build"]
 
+Names = tuple[str, ...]
 TEST_CAP = 2
 """The test set takes at most one of so many images of a domain's rarest class ..."""
 VAL_CAP = 6
@@ -45,10 +47,18 @@ def build(table: Table, spec: Spec) -> Benchmark:
     places = Places(table, spec)
     groups = _group_numbers(table)
     pools: dict[int, list[tuple[str, Rows]]] = {PARTICIPATING: [], NEW: []}
+    official = np.zeros(len(table), dtype=np.bool_) if table.official_test is None else table.official_test
+    if spec.split[3] and all(official[rows].any() for _, rows in by_domain(table)):
+        raise InputError(
+            f"this dataset has an official test set of {official.sum()} images, so the test share of split must be 0, "
+            f"got {spec.split[3]:g}; give it to the clients"
+        )
     for domain, rows in by_domain(table):
         with _in_domain(domain):
-            held = table.official_test[rows] if table.official_test is not None else np.zeros(len(rows), dtype=np.bool_)
-            for split, members in _split_domain(rows, table.labels[rows], groups[rows], held, spec, domain).items():
+            held = official[rows]
+            for split, members in _split_domain(
+                rows, table.labels[rows], groups[rows], held, spec, domain, table.class_names
+            ).items():
                 places.split[members] = split
                 if split in pools:
                     pools[split].append((domain, members))
@@ -92,19 +102,15 @@ def _partition(table: Table, rows: Rows, clients: int, spec: Spec, pool: str, do
 
 
 def _split_domain(
-    rows: Rows, labels: Rows, groups: Rows, official_test: np.ndarray, spec: Spec, domain: str
+    rows: Rows, labels: Rows, groups: Rows, official_test: NDArray[np.bool_], spec: Spec, domain: str, names: Names
 ) -> dict[int, Rows]:
     """Steps 2 and 3: test, validation, and the two pools of one domain."""
     places: dict[int, Rows] = {}
     free = np.flatnonzero(~official_test)
     wanted = [(VAL, spec.split[2], VAL_CAP)]
     if official_test.any():
-        if spec.split[3]:
-            raise InputError(
-                f"this dataset has an official test set of {official_test.sum()} images, so the test share of split "
-                f"must be 0, got {spec.split[3]:g}; give it to the clients"
-            )
         places[TEST] = rows[official_test]
+        free = free[~np.isin(groups[free], groups[official_test])]  # copies of test images train nobody
     elif spec.split[3] <= 0:
         raise InputError(
             f"split must leave something to test on, got a test share of {spec.split[3]:g}; raise the last share"
@@ -115,11 +121,11 @@ def _split_domain(
     for split, percent, cap in wanted:
         count = balanced_count(percent / 100, everything, cap)
         if percent and not count:
+            classes, sizes = np.unique(everything, return_counts=True)
             raise InputError(
                 f"the {SPLITS[split]} set must hold an image of every class, but {percent:g} % of {len(everything)} "
-                f"images, and at most 1/{cap} of the rarest class of "
-                f"{np.unique(everything, return_counts=True)[1].min()}, is none; "
-                "add images, leave out the rarest class or change the split"
+                f"images, and at most 1/{cap} of the {sizes.min()} of class {names[classes[sizes.argmin()]]!r}, is "
+                "none; add images of it, take its folder out or change the split"
             )
         rng = generator(spec.seed, SPLITS[split], domain)
         chosen, surplus = balanced_holdout(labels[free], _dense(groups[free]), count, rng)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pflbed.benchmark import NEW, TEST, Benchmark
 from pflbed.cache import CHUNK, Progress, cache_dir, stamp
 from pflbed.errors import InputError
 from pflbed.files import write_json
@@ -99,7 +100,9 @@ def content_groups(table: Table, findings: Findings) -> tuple[str, ...] | None:
     A group lies within one domain, so copies across domains stay apart. Where a table has groups, they are kept, and
     those that a copy connects become one.
     """
-    names = table.paths if table.groups is None else table.groups
+    # Names in the order of the rows, so that a copy elsewhere does not change how the other rows are drawn.
+    width = len(str(len(table)))
+    names = tuple(f"row {i:0{width}d}" for i in range(len(table))) if table.groups is None else table.groups
     row_of = {path: row for row, path in enumerate(table.paths)}
     parent = {name: name for name in names}
 
@@ -138,6 +141,16 @@ def describe(table: Table, findings: Findings) -> list[str]:
         many = _count(len(across), "picture occurs", "pictures occur")
         said.append(f"{many} in more than one domain, such as {across[0][0]} and {across[0][1]}")
     return said
+
+
+def trained_and_tested(benchmark: Benchmark, findings: Findings) -> int:
+    """Count the test images of which a client trains on a copy, which only copies across domains can be."""
+    split = dict(zip(benchmark.table.paths, benchmark.split.tolist(), strict=True))
+    leaks = 0
+    for copies in findings.duplicates:
+        places = [split[path] for path in copies if path in split]
+        leaks += places.count(TEST) if any(place <= NEW for place in places) else 0
+    return leaks
 
 
 def _count(count: int, one: str, several: str) -> str:

@@ -105,7 +105,7 @@ def scan(
     with _progress("checking images") as report:
         dataset = find(data, source, images)
         table = dataset.table
-        problems = dataset.source.problems(table)
+        problems = dataset.problems()
         if not names_only:
             _, _, problems = dataset.checked(report)
     counts = counts_of(table)
@@ -160,12 +160,13 @@ def build(
 ) -> None:
     """Split a dataset into participating and new clients, and write who has what.
 
-    Writes manifest.parquet (a row per image), card.json (what made it, and P_m(y) of every client), location.json
-    (where the images lie on this machine) and clients.png. Images that cannot be read are left out, and copies of one
-    picture stay on one side of every split. What is not given is as in the paper for the dataset that --source names.
+    Writes manifest.parquet (a row per image), card.json (what made it, and P_m(y) of every client) and clients.png.
+    Images that cannot be read are left out, and copies of one picture within a domain stay on one side of every split.
+    What is not given is as in the paper for the dataset that --source names.
     """
     from pflbed.bench_folder import write
     from pflbed.build import build as split_up
+    from pflbed.check import trained_and_tested
     from pflbed.dataset import find
 
     if (
@@ -173,7 +174,7 @@ def build(
         and any(out.iterdir() if out.is_dir() else [out])
         and not (replace_ and (out / "card.json").is_file())
     ):
-        raise InputError(f"{out} must not exist yet, but it does; choose another name, or --replace a benchmark")
+        raise InputError(f"the folder {out} must not exist yet, but it does; choose another, or --replace a benchmark")
     writable(out.parent)
     problems: list[str] = []
     with _progress("checking images") as report:
@@ -184,13 +185,16 @@ def build(
             "min_rows": min_rows, "classes_per_client": classes_per_client, "domain_alpha": domain_alpha,
         }  # fmt: skip
         spec = dataset.source.spec.changed({name: value for name, value in given.items() if value is not None}, seed)
-        found = dataset
-        if not names_only:
-            found, _, problems = dataset.checked(report)
+        found, findings = dataset, None
+        if names_only:
+            problems = dataset.problems()
+        else:
+            found, findings, problems = dataset.checked(report)
     benchmark = split_up(found.table, spec)
+    if findings is not None and (leaks := trained_and_tested(benchmark, findings)):
+        problems.append(f"{leaks:,} test images are trained on under another name in another domain; remove the copies")
     write(benchmark, dataset, out)
-    if problems:
-        _problems(problems, "")
+    _problems(problems, "")
     _summary(benchmark)
     _say(f"Benchmark: {out}")
 
@@ -295,7 +299,8 @@ def export(
     benchmark = load_manifest(bench)
     writable(out.parent)
     with _progress("writing") as report:
-        for line in write_export(benchmark, located(bench, data), to.value, out, report):
+        dataset = None if to is Kind.blank else located(bench, data)
+        for line in write_export(benchmark, dataset, to.value, out, report):
             _say(line)
 
 
@@ -315,6 +320,10 @@ def _summary(benchmark: Any) -> None:
             f"{unused:,} images are unused: copies or users that would stand on both sides of a split, or of no client."
         )
     measured = mismatch(benchmark)
+    if measured.unscored:
+        _say(f"{measured.unscored:,} clients have no test images of their classes and cannot be scored.")
+    if measured.unscored == len(benchmark.client_ids):
+        return
     _say(
         f"Label mismatch between training and test, mean over clients: {measured.here:.4f} here, "
         f"{measured.conventional:.4f} if each client's own images were halved (0 is faithful, 2 the worst)."
@@ -379,4 +388,4 @@ def _progress(what: str) -> Iterator[Any]:
 
 def main() -> None:
     """Run the command line; turn what a user can mend into one sentence and exit code 2."""
-    run(app, "pflbed", "Stopped: nothing half-written is left; the same command goes on.")
+    run(app, "pflbed", "Stopped: nothing half-written is left; run the command again.")

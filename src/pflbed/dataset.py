@@ -36,12 +36,19 @@ class Dataset:
         """Give the pixels of all rows, or of a part of them."""
         return decode(self.root, table or self.table, resolution, progress, self.source.open_image)
 
+    def problems(self, findings: Findings | None = None) -> list[str]:
+        """Say what is wrong with the folder, the names and the counts and, if they were looked at, the images."""
+        from pflbed.check import Findings, describe
+
+        named = [*self.source.oddities(self.root), *self.source.problems(self.table)]
+        return named + describe(self.table, findings or Findings([], []))
+
     def checked(self, progress: Progress | None = None) -> tuple[Dataset, Findings, list[str]]:
         """Open every image: leave out what cannot be read, keep copies of one together, say what was found."""
-        from pflbed.check import check, content_groups, describe
+        from pflbed.check import check, content_groups
 
         findings = check(self.root, self.table, self.source.open_image, progress)
-        problems = [*self.source.problems(self.table), *describe(self.table, findings)]
+        problems = self.problems(findings)
         bad = {path for path, _ in findings.bad}
         table = self.table.take([i for i, path in enumerate(self.table.paths) if path not in bad])
         return replace(self, table=replace(table, groups=content_groups(table, findings))), findings, problems
@@ -74,9 +81,15 @@ def _table_file(path: Path, images: Path | None, place: dict[str, Any]) -> Datas
     from pflbed.table_file import read_table
 
     root = path.parent if images is None else Path(images)
-    table = read_table(path, root)
+    return listed(read_table(path, root), root, place, path.name)
+
+
+def listed(table: Table, root: Path, place: dict[str, Any], title: str = "this table") -> Dataset:
+    """Images that a table lists, with their paths beginning at ``root``."""
+    if not root.is_dir():
+        raise InputError(f"the images of a table must lie in a folder, got {root}, which is none; check the path")
     source = Source(
-        name="table", title=path.name, home="its images", layout="them where its paths say", scan=lambda _: table,
+        name="table", title=title, home="its images", layout="them where its paths say", scan=lambda _: table,
         open_image=open_file, counts={}, spec=Spec(),
     )  # fmt: skip
     return Dataset(source, root, table, place)

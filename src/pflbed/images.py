@@ -4,6 +4,7 @@ Scaling is antialiased bicubic until the shorter side fits, then the centre is c
 full size: Pillow's ``draft`` would be quicker for large ones, but gives other pixels.
 """
 
+import os
 import struct
 import warnings
 from collections.abc import Callable, Iterator
@@ -67,10 +68,12 @@ def careful() -> Iterator[None]:
 
 def reason(error: BaseException, root: Path) -> str:
     """Say why an image was left out, the same wherever the data folder lies."""
+    if isinstance(error, Image.DecompressionBombWarning):
+        return f"an image must have at most {MAX_PIXELS:,} pixels, and this one has more; scale it down"
     text = f"{type(error).__name__}: {error}"
     folders = {str(root.absolute()), str(root.resolve())} - {root.absolute().anchor}
     for folder in sorted(folders, key=len, reverse=True):  # not a relative "data", which is a word of its own
-        text = text.replace(folder, "")
+        text = text.replace(folder + os.sep, "").replace(folder, "")
     return text.encode("utf-8", "backslashreplace").decode().strip()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -65,7 +66,7 @@ def save(benchmark: Benchmark, folder: Path, **more: Any) -> None:
         "client_ids": list(benchmark.client_ids),
         "label_distributions": {name: _shares(benchmark, name) for name in benchmark.client_ids},
     }
-    write_json(Path(folder) / CARD, card)
+    write_json(Path(folder) / CARD, {**card, "card_sha256": _self_digest(card)})
 
 
 def load_manifest(folder: Path) -> Benchmark:
@@ -79,14 +80,16 @@ def load_manifest(folder: Path) -> Benchmark:
         raise InputError(f"a benchmark folder must hold {MANIFEST}, got none in {folder}; build the benchmark again")
     if sha256_of(path) != card["manifest_sha256"]:
         raise InputError(
-            f"{path} must be the file its {CARD} was written for, but it differs; build the benchmark again"
+            f"the file {path} must be the one its {CARD} was written for, but it differs; build the benchmark again"
         )
     try:
         read = parquet.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} must be a parquet file, but it cannot be read ({error}); build it again") from error
+        raise InputError(f"the file {path} must be parquet, but it cannot be read ({error}); build it again") from error
     if missing := [name for name in COLUMNS if name not in read.column_names]:
-        raise InputError(f"{path} must have the columns {', '.join(COLUMNS)}, got none of {missing}; build it again")
+        raise InputError(
+            f"the file {path} must have the columns {', '.join(COLUMNS)}, got none of {missing}; build it again"
+        )
     spec = Spec.from_json(card["spec"])
     paths = tuple(read["path"].to_pylist())
     check_relative(paths)
@@ -136,18 +139,35 @@ def read_card(folder: Path) -> dict[str, Any]:
         raise InputError(
             f"a benchmark folder must hold {CARD}, got none at {path}; build the benchmark first"
         ) from error
-    except ValueError as error:
-        raise InputError(f"{path} must be JSON, but it cannot be read ({error}); build the benchmark again") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"the file {path} must be JSON, but it cannot be read ({error}); build the benchmark again"
+        ) from error
     if not isinstance(card, dict) or card.get("format") != FORMAT:
         got = card.get("format") if isinstance(card, dict) else card
-        raise InputError(f"{path} must have format {FORMAT}, got {got!r}; build the benchmark again with this version")
+        raise InputError(
+            f"the file {path} must have format {FORMAT}, got {got!r}; build the benchmark again with this version"
+        )
     if missing := sorted(KEYS - card.keys()):
-        raise InputError(f"{path} must have the keys {sorted(KEYS)}, got none of {missing}; build the benchmark again")
+        raise InputError(
+            f"the file {path} must have the keys {sorted(KEYS)}, got none of {missing}; build the benchmark again"
+        )
+    if card.get("card_sha256") != _self_digest(card):
+        raise InputError(f"the file {path} must be as it was written, but it was edited; build the benchmark again")
+    for key in ("digest", "data_digest", "manifest_sha256", "source"):
+        if not isinstance(card.get(key, ""), str):
+            raise InputError(f"{key} of {path} must be text, got {card[key]!r:.80}; build the benchmark again")
     for key in ("class_names", "domain_names", "client_ids", "user_names"):
         names = card.get(key, [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise InputError(f"{key} of {path} must be a list of names, got {names!r:.80}; build the benchmark again")
     return card
+
+
+def _self_digest(card: dict[str, Any]) -> str:
+    """Hash all but the hash itself: an edit by hand shows."""
+    rest = {key: value for key, value in card.items() if key != "card_sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _named(numbers: NDArray[Any], names: tuple[str, ...]) -> pa.Array:

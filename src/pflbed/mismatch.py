@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pflbed.benchmark import Benchmark
-from pflbed.errors import InputError
 from pflbed.score import label_mismatch
 from pflbed.seeding import generator
 
@@ -22,15 +21,15 @@ class Mismatch:
     """Of this benchmark, as it is scored."""
     conventional: float
     """Of the same clients if each were tested on a random half of its own images."""
+    unscored: int
+    """Clients without a test image of a class they train on; they are not in the means."""
 
 
 def mismatch(benchmark: Benchmark) -> Mismatch:
     """Compare the two over all clients that can be scored."""
     scored = [name for name in benchmark.client_ids if benchmark.held_weights(name, "test").sum() > 0]
     if not scored:
-        raise InputError(
-            "no client of this benchmark has test images of its classes; give the test share of split more"
-        )
+        return Mismatch(float("nan"), float("nan"), len(benchmark.client_ids))
     chunk = max(1, 10_000_000 // len(benchmark.table.class_names))
     here = conventional = 0.0
     for start in range(0, len(scored), chunk):  # a hundred thousand clients of a thousand classes do not fit at once
@@ -39,7 +38,8 @@ def mismatch(benchmark: Benchmark) -> Mismatch:
         here += len(names) * label_mismatch(trained, [benchmark.held_distribution(name) for name in names])
         halves = [_halved(benchmark, name) for name in names]
         conventional += len(names) * label_mismatch([half for half, _ in halves], [half for _, half in halves])
-    return Mismatch(here / len(scored), conventional / len(scored))
+    left = len(benchmark.client_ids) - len(scored)
+    return Mismatch(here / len(scored), conventional / len(scored), left)
 
 
 def _halved(benchmark: Benchmark, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -6,7 +6,7 @@ from the client's own, so each counts the same.
 
 import numpy as np
 
-from pflbed.benchmark import NEW, PARTICIPATING, TEST, VAL, Benchmark
+from pflbed.benchmark import NEW, PARTICIPATING, TEST, UNUSED, VAL, Benchmark
 from pflbed.errors import InputError
 from pflbed.partition import spread
 from pflbed.places import Places, by_domain
@@ -21,6 +21,11 @@ def natural(table: Table, spec: Spec) -> Benchmark:
         raise InputError(
             "a natural partition needs to know whose image each is, but this dataset names no users; "
             "choose another partition or give a table with a user column"
+        )
+    if table.official_test is not None and table.official_test.any():
+        raise InputError(
+            "a natural partition tests every client on images of its own, but this table marks an official test set "
+            f"of {table.official_test.sum()} images; leave the split column out or choose another partition"
         )
     places = Places(table, spec)
     wanted = spec.clients_per_domain + spec.new_clients_per_domain
@@ -44,6 +49,8 @@ def natural(table: Table, spec: Spec) -> Benchmark:
             for i in chosen:
                 if (i in participating) != new:
                     _one_user(places, f"{domain}/{names[i]}", people[enough[i]], new)
+    if table.groups is not None:
+        _keep_apart(places, table.groups)
     return places.benchmark()
 
 
@@ -60,6 +67,22 @@ def _one_user(places: Places, name: str, rows: Rows, new: bool) -> None:
     if new:
         for number, part in reversed(list(enumerate(spec.sizes.values()))):
             places.smallest[mine[: _nearest(part * len(rows))]] = number
+
+
+def _keep_apart(places: Places, groups: tuple[str, ...]) -> None:
+    """Where copies stand in several splits, only those that test stay, else those that validate."""
+    numbers = np.unique(np.asarray(groups), return_inverse=True)[1]
+    for split, others in ((TEST, (VAL, NEW, PARTICIPATING)), (VAL, (NEW, PARTICIPATING))):
+        copies = np.isin(numbers, numbers[places.split == split]) & np.isin(places.split, others)
+        places.split[copies], places.smallest[copies] = UNUSED, -1
+        places.client[copies] = -1
+    trained = np.bincount(places.client[(places.split <= NEW) & (places.client >= 0)], minlength=len(places.ids))
+    if (poor := np.flatnonzero(trained < places.spec.min_rows)).size:
+        raise InputError(
+            f"client {places.ids[poor[0]]!r} must train on at least {places.spec.min_rows} images, got "
+            f"{trained[poor[0]]} that are no copies of test or validation images; remove copies or "
+            "ask for a smaller min_rows"
+        )
 
 
 def _is_enough(count: int, spec: Spec) -> bool:

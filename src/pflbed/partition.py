@@ -3,7 +3,7 @@
 A partition gives the client's number of every row, so no row can be dealt twice or forgotten.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +80,13 @@ def dirichlet(labels: Rows, clients: int, alpha: float, rng: np.random.Generator
     """
     classes, labels, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     shares = rng.dirichlet(np.full(clients, alpha), size=len(classes))
-    return _deal(labels, sizes, shares, alpha, rng, min_rows)
+
+    def renew(poor: Rows) -> NDArray[np.float64]:
+        """Dirichlet shares are Gamma draws over their sum, which is independent of them: draw that, too, for scale."""
+        drawn = rng.gamma(alpha, size=(len(classes), len(poor)))
+        return np.asarray(drawn / rng.gamma(alpha * clients, size=(len(classes), 1)), dtype=np.float64)
+
+    return _deal(labels, sizes, shares, renew, f"Dirichlet({alpha:g})", rng, min_rows)
 
 
 def mixture(
@@ -94,10 +100,13 @@ def mixture(
     cells, cell, sizes = np.unique(np.stack([domains, labels]), axis=1, return_inverse=True, return_counts=True)
     kinds, domain = np.unique(cells[0], return_inverse=True)
     likes = rng.dirichlet(np.full(len(kinds), domain_alpha), size=clients)
-    weights = rng.gamma(alpha, size=(cells.shape[1], clients)) * likes.T[domain]
-    weights += np.finfo(np.float64).tiny  # a class that nobody likes is still dealt
-    shares = weights / weights.sum(axis=1, keepdims=True)
-    return _deal(cell.ravel().astype(np.int64), sizes, shares, alpha, rng, min_rows, likes.T[domain])
+    liking = likes.T[domain]  # of every cell by every client
+
+    def renew(poor: Rows) -> NDArray[np.float64]:
+        return np.asarray(rng.gamma(alpha, size=(len(sizes), len(poor))) * liking[:, poor], dtype=np.float64)
+
+    weights = renew(np.arange(clients))
+    return _deal(cell.ravel().astype(np.int64), sizes, weights, renew, f"Dirichlet({alpha:g})", rng, min_rows)
 
 
 def dirichlet_client(labels: Rows, clients: int, alpha: float, rng: np.random.Generator, min_rows: int = 2) -> Rows:
@@ -197,28 +206,24 @@ def parts_of(owners: Rows, clients: int) -> list[Rows]:
 
 
 def _deal(
-    labels: Rows, sizes: Rows, shares: NDArray[np.float64], alpha: float, rng: np.random.Generator, min_rows: int,
-    likes: NDArray[np.float64] | None = None,
+    labels: Rows, sizes: Rows, weights: NDArray[np.float64], renew: Callable[[Rows], NDArray[np.float64]], what: str,
+    rng: np.random.Generator, min_rows: int,
 ) -> Rows:  # fmt: skip
-    """Turn the clients' shares of every class into counts; clients that get too little draw again."""
-    clients = shares.shape[1]
+    """Turn the clients' weights in every class into counts; ``renew`` draws those of clients that get too little."""
+    clients = weights.shape[1]
     _enough(len(labels), clients, min_rows)
     for _ in range(TRIES):
-        ends = np.rint(np.cumsum(shares, axis=1) * sizes[:, None]).astype(np.int64)
+        safe = weights + np.finfo(np.float64).tiny  # a class that nobody wants is still dealt
+        ends = np.rint(np.cumsum(safe / safe.sum(axis=1, keepdims=True), axis=1) * sizes[:, None]).astype(np.int64)
         ends[:, -1] = sizes
         counts = np.diff(ends, axis=1, prepend=0)
         poor = np.flatnonzero(counts.sum(axis=0) < min_rows)
         if not poor.size:
             return _owners(labels, counts, rng)
-        # Dirichlet shares times their independent sum are independent Gamma draws, of which single ones can be renewed.
-        weights = shares * rng.gamma(alpha * clients, size=(len(sizes), 1))
-        weights[:, poor] = rng.gamma(alpha, size=(len(sizes), len(poor)))
-        if likes is not None:
-            weights[:, poor] *= likes[:, poor]
-        weights += np.finfo(np.float64).tiny
-        shares = weights / weights.sum(axis=1, keepdims=True)
+        weights = weights.copy()
+        weights[:, poor] = renew(poor)
     raise InputError(
-        f"every client must get at least {min_rows} images, but none of {TRIES} draws of Dirichlet({alpha:g}) "
+        f"every client must get at least {min_rows} images, but none of {TRIES} draws of {what} "
         f"dealt {len(labels)} images of {len(sizes)} classes to {clients} clients so; "
         "ask for fewer clients, a larger alpha or a smaller min_rows"
     )

@@ -1,10 +1,12 @@
 """A benchmark in the making: where every row stands, and the clients so far."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 
 from pflbed.benchmark import UNUSED, Benchmark
+from pflbed.errors import InputError
 from pflbed.partition import nested_sizes
 from pflbed.seeding import generator
 from pflbed.spec import Spec
@@ -33,6 +35,9 @@ class Places:
 
     def benchmark(self) -> Benchmark:
         """Give what was made."""
+        if len(set(self.ids)) != len(self.ids):
+            twice = next(name for name, count in Counter(self.ids).items() if count > 1)
+            raise InputError(f"every client must have a name of its own, got {twice!r} twice; rename a user")
         return Benchmark(self.table, self.spec, self.split, self.client, tuple(self.ids), self.smallest)
 
 

@@ -58,14 +58,18 @@ def score_file(benchmark: Benchmark, file: Path) -> Scores:
     if not file.is_file():
         raise InputError(f"the predictions must be a parquet or csv file, got {file}, which is none; check the path")
     try:
-        read = csv.read_csv(file) if file.suffix.lower() == ".csv" else parquet.read_table(file)
+        texts = csv.ConvertOptions(
+            column_types={"client": pa.string(), "predicted": pa.string()}, null_values=[""], strings_can_be_null=True
+        )
+        is_text = file.suffix.lower() == ".csv"  # where 001 is a name and not the number 1
+        read = csv.read_csv(file, convert_options=texts) if is_text else parquet.read_table(file)
     except (pa.ArrowException, OSError) as error:
         raise InputError(
-            f"{file} must be a parquet or csv table, but it cannot be read ({error}); write it again"
+            f"the file {file} must be a parquet or csv table, but it cannot be read ({error}); write it again"
         ) from None
     if missing := [name for name in COLUMNS if name not in read.column_names]:
         raise InputError(
-            f"{file} must have the columns {', '.join(COLUMNS)}, got {', '.join(read.column_names) or 'none'}; "
+            f"{file.name} must have the columns {', '.join(COLUMNS)}, got {', '.join(read.column_names) or 'none'}; "
             f"add {', '.join(missing)}"
         )
     columns = [read[name] for name in COLUMNS]
@@ -107,29 +111,47 @@ def score(benchmark: Benchmark, client: Any, row: Any, predicted: Any) -> Scores
         mine = order[starts[place[name]] : starts[place[name] + 1]]
         tested = benchmark.held_rows(name, "test")
         _all_once(name, row[mine], tested)
-        truth = benchmark.table.labels[tested]
-        personalized[name] = weighted_accuracy(guesses[mine], truth, benchmark.held_weights(name, "test"))
+        truth, weights = benchmark.table.labels[tested], benchmark.held_weights(name, "test")
+        if not weights.sum():
+            raise InputError(
+                f"client {name!r} has no test image of a class it trains on, so it cannot be scored; leave it out"
+            )
+        personalized[name] = weighted_accuracy(guesses[mine], truth, weights)
         unweighted[name] = global_accuracy(guesses[mine], truth)
     return Scores(personalized, unweighted, {name: roles[name] for name in personalized})
 
 
 def _classes(benchmark: Benchmark, predicted: Any) -> Rows:
-    """Turn names of classes into their numbers; a number of no class is simply wrong."""
-    known = {name: i for i, name in enumerate(benchmark.table.class_names)}
-    if predicted.dtype.kind in "iu" and not all(name.isdecimal() for name in known):
-        return np.asarray(predicted, dtype=np.int64)
-    if predicted.dtype.kind not in "iuOUT":  # where the names of classes are numbers, numbers are names
+    """Turn classes into their numbers: text is a name, or a number where no class has it as its name."""
+    names = benchmark.table.class_names
+    if predicted.dtype.kind in "iu":
+        numbers = np.asarray(predicted, dtype=np.int64)
+        if [str(i) for i in range(len(names))] != list(names) and all(name.isdecimal() for name in names):
+            raise InputError(
+                f"the classes of this benchmark are called by numbers ({', '.join(names[:3])} ...) that are not their "
+                "places, so predicted must hold their names as text, got numbers; convert the column to text"
+            )
+    elif predicted.dtype.kind in "OUT":
+        known = {name: i for i, name in enumerate(names)}
+        values, places = np.unique(predicted.astype(str), return_inverse=True)
+        if not any(value in known for value in values.tolist()) and all(v.isdecimal() for v in values.tolist()):
+            known = {str(i): i for i in range(len(names))}  # a csv file has no numbers, only their text
+        for value in values.tolist():
+            if value not in known:
+                raise InputError(
+                    f"predicted must hold classes of the benchmark, got {value!r}; the first is {names[0]!r}"
+                )
+        numbers = np.array([known[value] for value in values.tolist()], dtype=np.int64)[places]
+    else:
         raise InputError(
             f"predicted must hold class names or class numbers, got {predicted.dtype}; give the class, not its score"
         )
-    names, numbers = np.unique(predicted.astype(str), return_inverse=True)
-    for name in names.tolist():
-        if name not in known:
-            raise InputError(
-                f"predicted must hold classes of the benchmark, got {name!r}; the first is "
-                f"{benchmark.table.class_names[0]!r}"
-            )
-    return np.array([known[name] for name in names.tolist()], dtype=np.int64)[numbers]
+    if numbers.min() < 0 or numbers.max() >= len(names):
+        raise InputError(
+            f"predicted must hold class numbers from 0 to {len(names) - 1}, got {numbers.min()} to {numbers.max()}; "
+            "count the classes from 0 in the order of the card's class_names"
+        )
+    return numbers
 
 
 def _all_once(name: str, rows: Rows, tested: Rows) -> None:
@@ -143,7 +165,7 @@ def _all_once(name: str, rows: Rows, tested: Rows) -> None:
     if (foreign := np.setdiff1d(rows, tested)).size:
         raise InputError(
             f"client {name!r} must be predicted on its test rows alone, got row {foreign[0]}, which is none of its "
-            f"{len(tested)}; take the rows that held_rows or 'pflbed show --rows' lists"
+            f"{len(tested)}; 'pflbed export --to blank' lists them"
         )
     if len(rows) != len(tested):
         raise InputError(

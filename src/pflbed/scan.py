@@ -1,13 +1,15 @@
 """A folder ``root/<domain>/<class>/<image>`` is read as a table by its names and sizes alone; no image is opened."""
 
 import hashlib
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from pflbed.errors import InputError
-from pflbed.table import Table
+from pflbed.paths import check_relative
+from pflbed.table import Table, in_order
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"})
 CLIENT_DOMAIN = "client"
@@ -44,12 +46,51 @@ def scan_client(root: Path) -> Table:
     return _table(root, found)
 
 
+def oddities(root: Path) -> list[str]:
+    """Say what lies in a folder ``<domain>/<class>/<image>`` without being listed, and which names look alike."""
+    said: list[str] = []
+    names: list[tuple[str, str]] = []
+    deeper, others = [], []
+    for domain in _folders(Path(root), Path(root)):
+        labels = _folders(domain, Path(root))
+        names += [("domain", domain.name), *(("class", label.name) for label in labels)]
+        if not any(_images(label, Path(root)) for label in labels):
+            said.append(f"the domain folder {domain.name!r} holds no images as <class>/<image>")
+            continue
+        said += [
+            f"the class folder {domain.name}/{label.name} is empty" for label in labels if not any(label.iterdir())
+        ]
+        for label in labels:
+            for entry in _entries(label, Path(root)):
+                if entry.is_dir():
+                    deeper.append(entry)
+                elif entry.suffix.lower() not in SUFFIXES:
+                    others.append(entry)
+    for what, found in (
+        ("folders below a class, whose images are not taken", deeper),
+        ("files of other kinds", others),
+    ):
+        if found:
+            said.append(f"there are {len(found):,} {what}, such as {found[0].relative_to(root).as_posix()}")
+    alike: dict[tuple[str, str], set[str]] = {}
+    for kind, name in names:
+        alike.setdefault((kind, unicodedata.normalize("NFKC", name).casefold()), set()).add(name)
+    for (kind, _), spellings in alike.items():
+        if len(spellings) > 1:
+            listed = " and ".join(ascii(name) for name in sorted(spellings))
+            said.append(
+                f"the names {listed} count as different: each is a {kind} of its own; rename one if they are not"
+            )
+    return said
+
+
 def _table(root: Path, found: list[tuple[str, str, Path]]) -> Table:
-    class_names = tuple(sorted({label for _, label, _ in found}))
-    domain_names = tuple(sorted({domain for domain, _, _ in found}))
+    class_names = tuple(in_order({label for _, label, _ in found}))
+    domain_names = tuple(in_order({domain for domain, _, _ in found}))
     class_index = {name: i for i, name in enumerate(class_names)}
     domain_index = {name: i for i, name in enumerate(domain_names)}
     paths = tuple(image.relative_to(root).as_posix() for _, _, image in found)
+    check_relative(paths)  # what a manifest could not say, a table must not either
     digest = hashlib.sha256()
     for path, (_, _, image) in zip(paths, found, strict=True):
         try:

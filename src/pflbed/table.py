@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from pflbed.errors import InputError
 
 Rows = NDArray[np.int64]
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
 MAX_CLASSES = 100_000
 """Every client's distribution has an entry per class, so a path taken for a class would fill the memory."""
 
@@ -91,6 +93,14 @@ class Table:
             users=None if self.users is None else self.users[rows],
             official_test=None if self.official_test is None else self.official_test[rows],
         )
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Sort names as text, or as numbers if all of them are whole numbers, so that class 10 comes after class 9."""
+    chosen = list(names)
+    if all(_WHOLE.fullmatch(name) for name in chosen):
+        return sorted(chosen, key=lambda name: (int(name), name))
+    return sorted(chosen)
 
 
 def _indices(name: str, values: ArrayLike, count: int, names: Sequence[str]) -> Rows:

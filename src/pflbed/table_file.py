@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from pflbed.errors import InputError
 from pflbed.paths import first_unsafe, unsafe
-from pflbed.table import Rows, Table
+from pflbed.table import Rows, Table, in_order
 
 FIELDS: Mapping[str, Sequence[str]] = {
     "path": ("path", "file", "filename", "image"),
@@ -26,7 +25,6 @@ FIELDS: Mapping[str, Sequence[str]] = {
 """What a column means, and the names it may have."""
 SPLITS = ("", "train", "test")
 TEXT = ("string", "large_string", "string_view")
-_WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 
 def read_table(file: Path, images: Path | None = None) -> Table:
@@ -148,14 +146,6 @@ def table_of(columns: Mapping[str, Any], file: Path, domain: str) -> Table:
         )
     except InputError as error:  # a path that stands in two rows is found there
         raise InputError(f"{file} is no good table: {error}") from error
-
-
-def in_order(names: Iterable[str]) -> list[str]:
-    """Sort names as text, or as numbers if all of them are whole numbers."""
-    chosen = list(names)
-    if all(_WHOLE.fullmatch(name) for name in chosen):
-        return sorted(chosen, key=lambda name: (int(name), name))
-    return sorted(chosen)
 
 
 def _encode(array: Any) -> tuple[tuple[str, ...], Rows]:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from pflbed import Benchmark, InputError, Spec, Table, build, label_mismatch, load_manifest
 from pflbed.benchmark import NEW, PARTICIPATING, SPLITS, TEST, UNUSED, VAL
 from pflbed.mismatch import mismatch
+from pflbed.partition import mixture
+from pflbed.seeding import generator
 from pflbed.spec import NATURAL, PARTITIONS
 
 
@@ -202,3 +204,72 @@ def test_splits_are_named_in_the_order_of_their_numbers() -> None:
     assert [SPLITS[i] for i in (PARTICIPATING, NEW, VAL, TEST, UNUSED)] == [
         "participating", "new", "val", "test", "unused",
     ]  # fmt: skip
+
+
+def copies(table: Table, pairs: int) -> Table:
+    """Give the first rows a copy each: the row as far from the end as the first is from the beginning."""
+    groups = [f"row {i:06d}" for i in range(len(table))]
+    for i in range(pairs):
+        j = next(j for j in range(len(table) - 1 - i, 0, -1) if table.domains[j] == table.domains[i])
+        groups[j] = groups[i]
+    return replace(table, groups=tuple(groups))
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+@pytest.mark.parametrize("official", [False, True])
+def test_copies_never_stand_on_two_sides(partition: str, official: bool) -> None:
+    natural = partition == "natural"
+    if natural and official:
+        table = table_of(1, 3, 600, 2, users=8, test_rows=50)
+        with pytest.raises(InputError, match="marks an official test set of 50 images"):
+            build(table, spec_of(partition, 0))
+        return
+    table = copies(table_of(1, 3, 600, 2, users=8, test_rows=100 if official else 0), 150)
+    change = {"split": (72, 18, 10, 0)} if official else {}
+    bench = build(table, spec_of(partition, 0, **change))
+    assert table.groups is not None
+    sides: dict[str, set[str]] = {}
+    for group, split in zip(table.groups, bench.split, strict=True):
+        sides.setdefault(group, set()).add(SPLITS[split])
+    for side in sides.values():
+        held = side - {"unused"}
+        assert len(held) <= 1 or (natural and held == {"participating", "new"})
+
+
+def test_a_copy_in_another_domain_changes_nothing_here() -> None:
+    table = table_of(2, 3, 300, 5)
+    grouped = copies(table, 0)
+    assert table.groups is None
+    other = np.flatnonzero(table.domains == 1)[:2]
+    names = list(grouped.groups or ())
+    names[other[1]] = names[other[0]]
+    one, two = (
+        build(table, spec_of("dirichlet", 0)),
+        build(replace(table, groups=tuple(names)), spec_of("dirichlet", 0)),
+    )
+    here = table.domains == 0
+    assert np.array_equal(one.split[here], two.split[here])
+    assert np.array_equal(one.client[here], two.client[here])
+
+
+def test_only_some_domains_may_have_an_official_test_set() -> None:
+    table = table_of(2, 3, 300, 6, test_rows=80)
+    assert table.official_test is not None
+    mixed = replace(table, official_test=table.official_test & (table.domains == 0))
+    bench = build(mixed, spec_of("dirichlet", 0))
+    tested = bench.split == TEST
+    assert np.array_equal(tested & (table.domains == 0), mixed.official_test)
+    assert (tested & (table.domains == 1)).any()
+
+
+def test_clients_that_drew_again_are_as_large_as_the_others_also_when_they_mix_domains() -> None:
+    """Clients below the minimum draw again; over many seeds the means of all clients stay equal."""
+    labels, domains = np.tile(np.arange(4), 400), np.repeat(np.arange(8), 200)
+    first, later = [], []
+    for seed in range(60):
+        loose = np.bincount(mixture(labels, domains, 100, 0.3, 0.3, generator(seed), 1), minlength=100)
+        strict = np.bincount(mixture(labels, domains, 100, 0.3, 0.3, generator(seed), 6), minlength=100)
+        first += strict[loose >= 6].tolist()
+        later += strict[loose < 6].tolist()
+    assert len(later) > 100
+    assert np.mean(later) == pytest.approx(np.mean(first), rel=0.25)

@@ -14,8 +14,15 @@ from pyarrow import parquet
 import pflbed
 from pflbed import InputError, Spec, Table, build, load_manifest
 from pflbed.bench_folder import located, write
+from pflbed.cache import cache_dir
 from pflbed.dataset import find
 from pflbed.files import sha256_of
+from pflbed.manifest import _self_digest
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDBASIS_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
 @pytest.fixture
@@ -48,6 +55,12 @@ def forged(bench: Path, change: Callable[[dict[str, list[object]]], None]) -> No
     parquet.write_table(pa.table(arrays), bench / "manifest.parquet")
     card = json.loads((bench / "card.json").read_text(encoding="utf-8"))
     card["manifest_sha256"] = sha256_of(bench / "manifest.parquet")
+    seal(bench, card)
+
+
+def seal(bench: Path, card: dict[str, object]) -> None:
+    """Write a card with a digest of itself that is right."""
+    card = {**card, "card_sha256": _self_digest(card)}
     (bench / "card.json").write_text(json.dumps(card), encoding="utf-8")
 
 
@@ -66,7 +79,7 @@ def test_a_manifest_edited_by_hand_is_refused(bench: Path) -> None:
     content = bytearray((bench / "manifest.parquet").read_bytes())
     content[len(content) // 2] ^= 1
     (bench / "manifest.parquet").write_bytes(bytes(content))
-    with pytest.raises(InputError, match=r"must be the file its card\.json was written for"):
+    with pytest.raises(InputError, match=r"must be the one its card\.json was written for"):
         load_manifest(bench)
 
 
@@ -106,11 +119,15 @@ def test_names_that_the_card_does_not_list_are_refused(bench: Path, column: str,
         ("class_names", "abc", "must be a list of names"),
         ("client_ids", [1, 2], "must be a list of names"),
         ("format", 1, "must have format 2, got 1"),
+        ("data_digest", None, r"data_digest of .* must be text"),
     ],
 )
 def test_a_card_that_was_edited_is_refused(bench: Path, key: str, value: object, message: str) -> None:
     card = json.loads((bench / "card.json").read_text(encoding="utf-8"))
     (bench / "card.json").write_text(json.dumps(card | {key: value}), encoding="utf-8")
+    with pytest.raises(InputError, match=r"was edited|must have format"):
+        load_manifest(bench)
+    seal(bench, card | {key: value})
     with pytest.raises(InputError, match=message):
         load_manifest(bench)
 
@@ -131,13 +148,14 @@ def test_other_images_than_those_of_the_build_are_refused(bench: Path, root: Pat
     next(iter(root.rglob("*.png"))).unlink()
     with pytest.raises(InputError, match=r"must be those the benchmark .* but they differ"):
         located(bench)
-    (bench / "location.json").unlink()
-    with pytest.raises(InputError, match="give the folder with --data"):
+    (memory,) = (cache_dir() / "benchmarks").iterdir()
+    for forgotten in ("[]", "{", '{"data": 1}'):
+        memory.write_text(forgotten)
+        with pytest.raises(InputError, match="does not know where the images"):
+            located(bench)
+    memory.unlink()
+    with pytest.raises(InputError, match="give their folder with --data"):
         located(bench)
-    (bench / "location.json").write_text("[]")
-    with pytest.raises(InputError, match="must map names to texts"):
-        located(bench)
-    (bench / "location.json").unlink()
     with pytest.raises(InputError, match="the data folder must exist"):
         located(bench, tmp_path / "elsewhere")
 
@@ -171,9 +189,30 @@ def test_a_benchmark_writes_into_its_own_folder_alone(root: Path, tmp_path: Path
     dataset = find(root)
     write(build(dataset.table, Spec(clients_per_domain=3, new_clients_per_domain=2)), dataset, tmp_path / "new")
     after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if tmp_path / "new" not in path.parents}
-    assert {path for path in after if path not in before} == {tmp_path / "new"}
+    assert {path for path in after if path not in before} == {tmp_path / "new"}  # the cache is elsewhere
     assert all(after[path] == stamp for path, stamp in before.items())
     names = sorted(path.name for path in (tmp_path / "new").iterdir())
-    assert names == ["card.json", "clients.png", "location.json", "manifest.parquet"]
+    assert names == ["card.json", "clients.png", "manifest.parquet"]
     assert str(tmp_path) not in (tmp_path / "new" / "card.json").read_text(encoding="utf-8")
     assert os.fsencode(str(tmp_path)) not in (tmp_path / "new" / "manifest.parquet").read_bytes()
+
+
+def test_a_benchmark_from_elsewhere_cannot_point_at_anything_here(bench: Path, tmp_path: Path) -> None:
+    (bench / "location.json").write_text(json.dumps({"data": "/", "images": str(tmp_path)}))
+    for memory in (cache_dir() / "benchmarks").iterdir():
+        memory.unlink()
+    with pytest.raises(InputError, match="does not know where the images"):
+        pflbed.load(bench)
+
+
+@pytest.mark.parametrize("name", ["C: clipart", "back\\slash", "new\nline"])
+def test_names_that_no_manifest_could_hold_are_refused_by_the_scan(root: Path, name: str) -> None:
+    (root / "café").rename(root / name)
+    with pytest.raises(InputError, match="must be relative to the data folder"):
+        find(root)
+
+
+def test_a_bottomless_card_is_refused(bench: Path) -> None:
+    (bench / "card.json").write_text("[" * 200_000)
+    with pytest.raises(InputError, match="must be JSON"):
+        load_manifest(bench)

@@ -133,7 +133,7 @@ def test_bad_images_are_listed_and_left_out(root: Path, monkeypatch: pytest.Monk
         decoded = decode(root, table, 4)
         names = [path for path, _ in decoded.bad]
         assert names == ["art/cat/cut.jpg", "art/dog/text.jpg", "photo/dog/bomb.png", "photo/dog/empty.png"]
-        reasons = ("truncated", "UnidentifiedImageError", "DecompressionBombWarning", "UnidentifiedImageError")
+        reasons = ("truncated", "UnidentifiedImageError", "must have at most", "UnidentifiedImageError")
         assert all(word in reason for word, (_, reason) in zip(reasons, decoded.bad, strict=True))
         assert len(decoded.table) == len(decoded.images) == 12
         assert decoded.table.digest != table.digest
@@ -367,7 +367,7 @@ def test_reasons_do_not_depend_on_where_the_data_lie(tmp_path: Path, monkeypatch
     (tmp_path / "link").symlink_to(tmp_path / "data")
     for root in (Path("data"), tmp_path / "data", tmp_path / "link"):
         error = OSError(f"broken data stream in '{root.resolve()}/a.jpg'")
-        assert reason(error, root) == "OSError: broken data stream in '/a.jpg'"
+        assert reason(error, root) == "OSError: broken data stream in 'a.jpg'"
 
 
 def test_a_cache_is_of_one_way_to_open_images(forty: Path) -> None:
@@ -449,7 +449,7 @@ def test_huge_images_are_refused_by_their_header(root: Path, monkeypatch: pytest
     def never(*_: object) -> None:
         pytest.fail("a huge image was decoded")
 
-    for limit, words in ((Image.MAX_IMAGE_PIXELS, "DecompressionBombWarning"), (None, "at most 67,108,864 pixels")):
+    for limit, words in ((Image.MAX_IMAGE_PIXELS, "at most 67,108,864 pixels"), (None, "at most 67,108,864 pixels")):
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
         monkeypatch.setenv("FEDBASIS_CACHE", str(root.parent / f"cache {limit}"))
         ((path, why),) = decode(root, scan(root), 8).bad

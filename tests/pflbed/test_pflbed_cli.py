@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
 from conftest import write_images
 from pflbed import cli, load_manifest
@@ -74,8 +76,59 @@ def test_scan_finds_every_problem(pflbed: Callable[..., Ended], root: Path) -> N
     for word in ("chalk/circle/000.png", "'cross' has no image", "chalk/circle/copy.png", "paint/circle/copy.png"):
         assert word in problems
     named = pflbed("scan", root, "--names-only")
-    assert named.code == 0
-    assert "No image was opened" in named.out
+    assert named.code == 1
+    assert "'cross' has no image" in named.out
+    assert "000.png" not in named.out
+
+
+def test_scan_says_what_it_did_not_take(pflbed: Callable[..., Ended], root: Path) -> None:
+    (root / "chalk" / "zebra").mkdir()
+    (root / "empty").mkdir()
+    (root / "paint" / "Circle").mkdir()
+    (root / "paint" / "circle" / "deeper").mkdir()
+    (root / "paint" / "circle" / "notes.ppm").write_text("x")
+    said = " ".join(json.loads(pflbed("scan", root, "--names-only", "--json").out)["problems"])
+    for words in (
+        "chalk/zebra is empty",
+        "'empty' holds no images",
+        "'Circle' and 'circle'",
+        "circle/deeper",
+        "notes.ppm",
+    ):
+        assert words in said
+
+
+def test_classes_called_by_numbers_are_counted_as_numbers(
+    pflbed: Callable[..., Ended], root: Path, tmp_path: Path
+) -> None:
+    for i, path in enumerate(sorted(root.rglob("*.png"))):
+        place = tmp_path / "numbers" / path.parts[-3] / str(i % 12) / f"{i}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, place)
+    bench = built(pflbed, tmp_path / "numbers", tmp_path / "bench", "--split", "50/20/10/20")
+    benchmark = load_manifest(bench)
+    assert benchmark.table.class_names == tuple(map(str, range(12)))
+    rows = [(name, int(row)) for name in benchmark.new for row in benchmark.held_rows(name, "test")]
+    labels = benchmark.table.labels[[row for _, row in rows]]
+    table = pa.table({"client": [name for name, _ in rows], "row": [row for _, row in rows], "predicted": labels})
+    parquet.write_table(table, tmp_path / "p.parquet")
+    assert "100.0 (100.0 to 100.0)" in pflbed("score", bench, tmp_path / "p.parquet").out
+    parquet.write_table(table.set_column(2, "predicted", pa.array(labels + 1)), tmp_path / "p.parquet")
+    ended = pflbed("score", bench, tmp_path / "p.parquet")
+    assert ended.code == 2
+    assert "class numbers from 0 to 11" in ended.errors
+
+
+def test_images_of_a_table_may_move(pflbed: Callable[..., Ended], root: Path, tmp_path: Path) -> None:
+    lines = [f"{p.relative_to(root).as_posix()},{p.parent.name},{p.parts[-3]}" for p in sorted(root.rglob("*.png"))]
+    (tmp_path / "rows.csv").write_text("path,class,domain\n" + "\n".join(lines))
+    bench = built(pflbed, tmp_path / "rows.csv", tmp_path / "bench", "--images", root)
+    root.rename(tmp_path / "moved")
+    ended = pflbed("export", bench, "--to", "folders", "--out", tmp_path / "out")
+    assert ended.code == 2
+    ended = pflbed("export", bench, "--to", "folders", "--out", tmp_path / "out", "--data", tmp_path / "moved")
+    assert ended.code == 0, ended.errors
+    assert json.loads((tmp_path / "out" / "classes.json").read_text()) == ["circle", "cross", "square"]
 
 
 def test_build_leaves_out_the_unreadable_and_keeps_copies_together(
@@ -96,12 +149,7 @@ def test_build_leaves_out_the_unreadable_and_keeps_copies_together(
 
 def test_build_show_and_a_byte_identical_repeat(pflbed: Callable[..., Ended], root: Path, tmp_path: Path) -> None:
     one, two = built(pflbed, root, tmp_path / "one"), built(pflbed, root, tmp_path / "two")
-    assert sorted(path.name for path in one.iterdir()) == [
-        "card.json",
-        "clients.png",
-        "location.json",
-        "manifest.parquet",
-    ]
+    assert sorted(path.name for path in one.iterdir()) == ["card.json", "clients.png", "manifest.parquet"]
     for name in ("manifest.parquet", "card.json", "clients.png"):
         assert (one / name).read_bytes() == (two / name).read_bytes()
     other = built(pflbed, root, tmp_path / "three", "--seed", 1)

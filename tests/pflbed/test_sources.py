@@ -40,7 +40,7 @@ def write_domains(root: Path, names: Sequence[str], classes: Sequence[str] = ("d
 
 
 def pixels(source: str, root: Path, path: str) -> NDArray[np.uint8]:
-    with SOURCES[source].open_image(root, path) as image:
+    with SOURCES[source].open_image(SOURCES[source].folder(root), path) as image:
         assert image.mode == "RGB"
         return np.asarray(image)
 

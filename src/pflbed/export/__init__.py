@@ -23,12 +23,16 @@ EXPORTS = {
 
 
 def export(
-    benchmark: Benchmark, dataset: Dataset, to: str, out: Path, progress: Callable[[int, int], None] | None = None
+    benchmark: Benchmark,
+    dataset: Dataset | None,
+    to: str,
+    out: Path,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[str]:
     """Write a benchmark for another tool to ``out`` and say in sentences what was written and how to use it.
 
-    ``dataset`` is what the benchmark was built from, ``to`` one of ``EXPORTS``; ``progress`` is told (rows done, rows
-    in all). ``out`` must not exist or be empty. The images themselves are never changed.
+    ``dataset`` is what the benchmark was built from (``blank`` needs none), ``to`` one of ``EXPORTS``; ``progress`` is
+    told (rows done, rows in all). ``out`` must not exist or be empty. The images themselves are never changed.
     """
     if to not in EXPORTS:
         raise InputError(f"an export must be one of {', '.join(EXPORTS)}, got {to!r}; choose one of these")
@@ -38,14 +42,16 @@ def export(
             progress(done, total)
 
     with _appearing(Path(out)) as folder:
-        if to == "folders":
-            from pflbed.export.folders import write_folders
-
-            return write_folders(benchmark, dataset, folder, Path(out), tell)
         if to == "blank":
             from pflbed.export.blank import write_blank
 
             return write_blank(benchmark, folder, Path(out), tell)
+        if dataset is None:
+            raise InputError(f"an export to {to} needs the images, got none; give the dataset they come from")
+        if to == "folders":
+            from pflbed.export.folders import write_folders
+
+            return write_folders(benchmark, dataset, folder, Path(out), tell)
         from pflbed.export.hf import write_hf
 
         return write_hf(benchmark, dataset, folder, Path(out), tell, flower=to == "flower")

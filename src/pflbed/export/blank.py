@@ -15,7 +15,7 @@ FILE = "predictions.csv"
 
 def write_blank(benchmark: Benchmark, folder: Path, out: Path, tell: Callable[[int, int], None]) -> list[str]:
     """List every client's test rows; shared test images stand there once per client."""
-    tested = [name for name in benchmark.client_ids if len(benchmark.held_rows(name, "test"))]
+    tested = [name for name in benchmark.client_ids if benchmark.held_weights(name, "test").sum()]
     if not tested:
         raise InputError("a benchmark must have test images to be predicted, got none; build it with a test share")
     total = sum(len(benchmark.held_rows(name, "test")) for name in tested)
@@ -29,7 +29,7 @@ def write_blank(benchmark: Benchmark, folder: Path, out: Path, tell: Callable[[i
             tell(done := done + len(rows), total)
     lines = [f"Wrote {total:,} rows to predict for {len(tested):,} clients to {out / FILE}."]
     if missing := len(benchmark.client_ids) - len(tested):
-        lines.append(f"{missing:,} clients have no test images and are not listed.")
+        lines.append(f"{missing:,} clients have no test images of their classes and are not listed.")
     lines.append("Fill the column 'predicted' with class names or numbers; whole clients may be left out.")
     lines.append(f"Then: pflbed score BENCH {shlex.quote(str(out / FILE))}")
     return lines

@@ -3,7 +3,8 @@
     clients/<participating|new>/<client>/train/<class>/<image>    and client.json: who it is, and its smaller sizes
     clients/<participating|new>/<client>/{val,test}/...           where clients are tested on images of their own
     shared/<domain>/{val,test}/<class>/<image>                    where the clients of a domain share them
-    images.csv                                                    which row of the manifest every file is
+    images.csv                                                    which row of the manifest every file is, and its label
+    classes.json                                                  the classes in the order of their labels
 
 Only links and new files are made: no existing file's content, mode or name is touched.
 """
@@ -27,10 +28,11 @@ from pflbed.benchmark import MIXED, SPLITS, Benchmark
 from pflbed.dataset import Dataset
 from pflbed.export.names import safe_name
 from pflbed.export.picture import Picture, picture
+from pflbed.files import write_json
 from pflbed.table import Rows
 
 HELD = ("val", "test")
-COLUMNS = ("row", "file", "split", "client", "class", "domain", "size")
+COLUMNS = ("row", "file", "split", "client", "class", "label", "domain", "size")
 REFUSED = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 """Another disk, somebody else's file, too many links, a file system without any: then the image is copied."""
 
@@ -64,7 +66,7 @@ class _Writer:
             placed[row] = file
             size = int(self.benchmark.smallest[row])
             self.listing.writerow(
-                (row, f"{where}/{file}", SPLITS[self.benchmark.split[row]], client, table.class_names[label],
+                (row, f"{where}/{file}", SPLITS[self.benchmark.split[row]], client, table.class_names[label], label,
                  table.domain_names[table.domains[row]], self.sizes[size])
             )  # fmt: skip
             self.tell(self.made.total(), self.total)
@@ -121,6 +123,7 @@ def write_folders(
             writer.client(name)
         for (domain, split), rows in shared.items():
             writer.put(rows, f"shared/{writer.domains[domain]}/{split}")
+    write_json(folder / "classes.json", list(benchmark.table.class_names))
     return _told(benchmark, writer.made, out)
 
 
@@ -157,6 +160,6 @@ def _told(benchmark: Benchmark, made: Counter[str], out: Path) -> list[str]:
         lines.append("Links share their content with your images: editing one in place would edit the image itself.")
     held = "val/ and test/ in its folder" if benchmark.spec.natural else "the shared folders that client.json names"
     lines.append(f"A client trains on train/<class>/ in its folder and is tested on {held}; images.csv has every row.")
-    everyone = f"pathlib.Path({str(out)!r}).glob('clients/*/*/train')"
-    lines.append(f"Use it: [torchvision.datasets.ImageFolder(folder) for folder in {everyone}]")
+    lines.append("Number the classes by classes.json, not by a client's own folders: few clients have all classes.")
+    lines.append(f"Use it: rows = csv.DictReader(open({str(out / 'images.csv')!r}))  # file, label, client, split ...")
     return lines

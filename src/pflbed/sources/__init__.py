@@ -1,7 +1,7 @@
 """One file per dataset: where its images come from and how they are laid out."""
 
 from pflbed.images import open_file
-from pflbed.scan import scan
+from pflbed.scan import oddities, scan
 from pflbed.sources import cifar, femnist, gld23k, office_home, pacs
 from pflbed.sources.base import Source
 from pflbed.spec import Spec
@@ -17,6 +17,7 @@ FOLDER = Source(
     open_image=open_file,
     counts={},
     spec=Spec(),
+    oddities=oddities,
 )
 SOURCES: dict[str, Source] = {
     source.name: source

@@ -26,7 +26,7 @@ class Source:
     scan: Callable[[Path], Table]
     """List the rows of a data folder; opens no image."""
     open_image: Callable[[Path, str], Image.Image]
-    """Open a row's image, for the caller to close: data folder, the row's path -> image.
+    """Open a row's image, for the caller to close: the folder that ``folder`` gives, the row's path -> image.
 
     A function of a module, because other processes import it by its name.
     """
@@ -34,6 +34,8 @@ class Source:
     """How many images each domain has, if the dataset is whole."""
     spec: Spec
     """The paper's way to split it."""
+    oddities: Callable[[Path], list[str]] = lambda _: []
+    """Say what lies in that folder and is not listed: empty folders, other files, names that look alike."""
     folder: Callable[[Path], Path] = Path
     """Where the rows' paths start: the data folder, or the folder in it that the official archive unpacks to."""
 

@@ -20,8 +20,7 @@ from pflbed.errors import InputError
 from pflbed.paths import check_relative, inside
 from pflbed.sources.base import Source, find_folder
 from pflbed.spec import Spec
-from pflbed.table import Table
-from pflbed.table_file import in_order
+from pflbed.table import Table, in_order
 
 CLASSES = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
 """In LEAF's numbering."""

@@ -3,10 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from PIL import Image
-
 from pflbed.errors import InputError
 from pflbed.images import open_file
+from pflbed.scan import oddities
 from pflbed.scan import scan as scan_folder
 from pflbed.sources.base import Source, find_folder
 from pflbed.spec import Spec
@@ -38,11 +37,6 @@ def scan(root: Path) -> Table:
     return replace(table, domain_names=tuple(ALIASES.get(name, name) for name in table.domain_names))
 
 
-def open_image(root: Path, path: str) -> Image.Image:
-    """Open one image file."""
-    return open_file(folder(root), path)
-
-
 SOURCE = Source(
     name="office-home",
     title="Office-Home",
@@ -51,8 +45,9 @@ SOURCE = Source(
     layout="its folders Art, Clipart, Product and Real World, each as <class>/<image>, into the data folder or its "
     "subfolder OfficeHomeDataset_10072016",
     scan=scan,
-    open_image=open_image,
+    open_image=open_file,
     counts=COUNTS,
     spec=Spec(),
     folder=folder,
+    oddities=oddities,
 )

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from PIL import Image
-
 from pflbed.errors import InputError
 from pflbed.images import open_file
+from pflbed.scan import oddities
 from pflbed.scan import scan as scan_folder
 from pflbed.sources.base import Source, find_folder
 from pflbed.spec import Spec
@@ -29,11 +28,6 @@ def scan(root: Path) -> Table:
     return scan_folder(folder(root))
 
 
-def open_image(root: Path, path: str) -> Image.Image:
-    """Open one image file."""
-    return open_file(folder(root), path)
-
-
 SOURCE = Source(
     name="pacs",
     title="PACS",
@@ -42,8 +36,9 @@ SOURCE = Source(
     layout="its folders art_painting, cartoon, photo and sketch, each as <class>/<image>, into the data folder or its "
     "subfolder PACS",
     scan=scan,
-    open_image=open_image,
+    open_image=open_file,
     counts=COUNTS,
     spec=Spec(),
     folder=folder,
+    oddities=oddities,
 )
