@@ -40,7 +40,7 @@ def score(job: tuple[dict[str, object], Path]) -> list[Row]:
     done = read_lines(path)
     rewrite_lines(path, done)
     _, server = artifact.load(run.bases, "bases")
-    plan = Plan(experiment.ways, tuple(experiment.data.sizes), RATES, Adaptation())
+    plan = Plan(experiment.ways, tuple(experiment.data.sizes), RATES, Adaptation(), ("none", *prepared.method.rateless))
     records = evaluate(
         prepared.method, server, prepared.new, plan, experiment.seed, done, lambda record: append_line(path, record)
     )

@@ -1,38 +1,41 @@
-"""One battery over the registry: every method must pass it, and a new one needs no test file of its own."""
+"""One battery over the registry: every method must pass it, and a new one needs no test file of its own.
 
-from collections.abc import Iterator
-from dataclasses import replace
+``cases`` says with which settings a method is tried and what, by its paper, leaves a client.
+"""
+
+import gc
+import importlib
+import pkgutil
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import cases
 from conftest import shapes_examples
 from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Adaptation, Context, Method, MethodConfig, Sent, Task
+from fedbasis.algorithms.base import Adaptation, Context, Method, Sent, Task
 from fedbasis.artifact import read_tensors, write_tensors
 from fedbasis.engines.serial import Serial
 from fedbasis.models import Network
-from fedbasis.params import State
-from fedbasis.personalize import personalize, personalizers_of
+from fedbasis.params import State, nbytes
+from fedbasis.personalize import all_ways, personalize
+from fedbasis.rounds import _Stream
 from fedbasis.train import Examples, Recipe
 from pflbed.errors import InputError
 
 ROUNDS = 4
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "fedavg": ("fedavg", {}),
-    "fedbasis": ("fedbasis", {"bases": 2}),
-    "fedbasis-full": ("fedbasis", {"bases": 2, "upload": "full", "aggregation": "mean"}),
-    "fedbasis-joint": (
-        "fedbasis",
-        {"bases": 2, "upload": "full", "aggregation": "mean", "rate": "per-basis", "coordinate_descent": False},
-    ),
-    "fedbasis-adam": ("fedbasis", {"bases": 2, "upload": "full", "aggregation": "mean", "basis_optimizer": "adam"}),
-    "fedbasis-random": ("fedbasis", {"bases": 2, "init": "random", "warm_start": 0, "major": False}),
-    "fedbasis-step": ("fedbasis", {"bases": 2, "communicate_every": "step", "cluster": "network"}),
-    "fedbasis-sgd": ("fedbasis", {"bases": 2, "coefficient_optimizer": "sgd", "rate": "per-model", "tau": 1.0}),
-}
 NORMS = ("batch", "group", "none")
+MODULES = [importlib.import_module(f"cases.{info.name}") for info in pkgutil.iter_modules(cases.__path__)]
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {k: v for module in MODULES for k, v in module.VARIANTS.items()}
+HOLDS = {name for module in MODULES for name in module.HOLDS}
+SLOW = {name for module in MODULES for name in module.SLOW}
+SENT: dict[str, Callable[[str, Task, int], dict[str, set[str]]]] = {
+    name: module.sent for module in MODULES for name in module.VARIANTS
+}
 
 
 def make(variant: str, recipe: Recipe, norm: str = "batch", **task: Any) -> Method:
@@ -41,33 +44,45 @@ def make(variant: str, recipe: Recipe, norm: str = "batch", **task: Any) -> Meth
     return METHODS[name](METHODS[name].Config(**config), Task(network, recipe, ROUNDS, **task))
 
 
-def fedbasis_config(**settings: Any) -> MethodConfig:
-    return METHODS["fedbasis"].Config(**settings)
-
-
 def clients(count: int = 4) -> dict[str, Examples]:
     return {f"{'ab'[i % 2]}/p{i:02d}": shapes_examples(18 + 3 * i, i % 2, seed=i) for i in range(count)}
 
 
 def run_rounds(
-    method: Method, data: dict[str, Examples], state: State | None = None, rounds: range = range(ROUNDS)
+    method: Method,
+    data: dict[str, Examples],
+    state: State | None = None,
+    rounds: range = range(ROUNDS),
+    sample: Callable[[int], list[str]] | None = None,
 ) -> tuple[State, Serial, list[dict[str, Sent]]]:
+    """Train; ``sample`` names the clients of a round, by default all."""
     engine = Serial(method, data, seed=7)
     server = method.init(7) if state is None else state
     log: list[dict[str, Sent]] = []
     for number in rounds:
         seen: dict[str, Sent] = {}
+        chosen = list(data) if sample is None else sample(number)
 
         def stream(
-            server: State = server, number: int = number, seen: dict[str, Sent] = seen
+            server: State = server, number: int = number, seen: dict[str, Sent] = seen, chosen: list[str] = chosen
         ) -> Iterator[tuple[str, Sent]]:
-            for client, sent in engine.map(server, list(data), number):
+            for client, sent in engine.map(server, chosen, number):
                 seen[client] = sent
                 yield client, sent
 
         server = method.aggregate(server, stream(), 7)
         log.append(seen)
     return server, engine, log
+
+
+TRAINED: dict[tuple[str, str], tuple[State, Serial, list[dict[str, Sent]]]] = {}
+
+
+def trained(variant: str, recipe: Recipe, norm: str = "batch") -> tuple[State, Serial, list[dict[str, Sent]]]:
+    """Four rounds with four clients, made once for all tests that only look at the result."""
+    if (variant, norm) not in TRAINED:
+        TRAINED[variant, norm] = run_rounds(make(variant, recipe, norm), clients())
+    return TRAINED[variant, norm]
 
 
 def clone(state: State) -> State:
@@ -80,20 +95,40 @@ def same(one: State, other: State) -> bool:
     )
 
 
+def finite(state: State) -> bool:
+    return all(bool(torch.isfinite(t).all()) for tensors in state.values() for t in tensors.values())
+
+
 def test_every_method_of_the_registry_is_in_the_battery() -> None:
     assert {name for name, _ in VARIANTS.values()} == set(METHODS)
+
+
+def test_every_method_says_what_it_is() -> None:
+    for name, method in METHODS.items():
+        assert method.name == name
+        for word in (method.title, method.paper, method.sends, method.keeps, method.new_client):
+            assert word
+        assert method.ways
+        assert set(method.ways) <= set(all_ways(method))
+        assert set(method.rateless) <= set(method.personalizers)
+
+
+def test_a_method_is_one_short_file() -> None:
+    for path in (Path(__file__).parents[1] / "src" / "fedbasis" / "algorithms").glob("*.py"):
+        if path.stem != "base":
+            assert len(path.read_text(encoding="utf-8").splitlines()) <= 150, path.name
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 class TestEveryMethod:
     def test_lowers_the_loss_and_repeats_bit_for_bit(self, variant: str, recipe: Recipe) -> None:
-        method = make(variant, recipe)
-        server, _, log = run_rounds(method, clients())
+        server, engine, log = trained(variant, recipe)
         losses = [sum(s.numbers["loss"] for s in round_.values()) for round_ in log]
-        if variant != "fedbasis-step":  # one batch a round is too little to show
+        if variant not in SLOW:
             assert losses[-1] < losses[0]
-        again, _, _ = run_rounds(make(variant, recipe), clients())
+        again, engine_again, _ = run_rounds(make(variant, recipe), clients())
         assert same(server, again)
+        assert all(same(engine.kept[name], engine_again.kept[name]) for name in engine.kept)
 
     def test_leaves_random_state_inputs_and_skeleton_alone(self, variant: str, recipe: Recipe) -> None:
         method, data = make(variant, recipe), clients(4)
@@ -102,8 +137,19 @@ class TestEveryMethod:
         server = method.init(7)
         copy, pixels = clone(server), {k: v.pixels.clone() for k, v in data.items()}
         model = method.task.network.workspace()
-        for number, (client, examples) in enumerate(data.items()):
-            method.client_update(server, None, examples, Context(7, client, model, number))
+        kept: State | None = None
+        first = next(iter(data))
+        for number in range(2):
+            received = method.broadcast(server, first)
+            copies = clone(received), None if kept is None else clone(kept)
+            sent, after = method.client_update(received, kept, data[first], Context(7, first, model, number))
+            assert same(received, copies[0])
+            assert kept is None or (copies[1] is not None and same(kept, copies[1]))
+            held = clone(sent.tensors)
+            model.load(method.task.initial(1))  # what was sent must not be a view into the working model
+            assert same(sent.tensors, held)
+            kept = after
+            assert all(p.requires_grad for p in model.module.parameters())
         assert torch.equal(before, torch.random.get_rng_state())
         assert same(server, copy)
         assert all(torch.equal(pixels[k], data[k].pixels) for k in data)
@@ -111,243 +157,144 @@ class TestEveryMethod:
     def test_a_client_does_not_feel_who_came_before_it(self, variant: str, recipe: Recipe) -> None:
         """The shared working model must not leak weights, momentum or normalization statistics between clients."""
         method, data = make(variant, recipe), clients(2)
-        bases, _, _ = run_rounds(method, clients())
-        for server in (method.init(7), bases):
+        for server in (method.init(7), trained(variant, recipe)[0]):
             model = method.task.network.workspace()
             first, second = data
-            method.client_update(server, None, data[first], Context(7, first, model, 0))
-            after, _ = method.client_update(server, None, data[second], Context(7, second, model, 0))
+            mine = method.broadcast(server, second)
+            method.client_update(method.broadcast(server, first), None, data[first], Context(7, first, model, 0))
+            after, _ = method.client_update(mine, None, data[second], Context(7, second, model, 0))
             alone, _ = method.client_update(
-                server, None, data[second], Context(7, second, method.task.network.workspace(), 0)
+                mine, None, data[second], Context(7, second, method.task.network.workspace(), 0)
             )
             assert same(after.tensors, alone.tensors)
 
     def test_state_survives_the_disk_and_a_resumed_run_is_the_same(
-        self, variant: str, recipe: Recipe, tmp_path: Any
+        self, variant: str, recipe: Recipe, tmp_path: Path
     ) -> None:
         method, data = make(variant, recipe), clients()
-        whole, _, _ = run_rounds(method, data)
+        whole, _, _ = trained(variant, recipe)
         half, engine, _ = run_rounds(method, data, rounds=range(2))
         write_tensors(tmp_path / "s.safetensors", half)
         loaded, _ = read_tensors(tmp_path / "s.safetensors")
         assert same(half, loaded)
         resumed = Serial(method, data, seed=7)
-        resumed.kept = engine.kept
+        for number, (client, kept) in enumerate(engine.kept.items()):
+            write_tensors(tmp_path / f"{number}.safetensors", kept)
+            resumed.kept[client], _ = read_tensors(tmp_path / f"{number}.safetensors")
+            assert same(kept, resumed.kept[client])
         server = loaded
         for number in range(2, ROUNDS):
             server = method.aggregate(server, resumed.map(server, list(data), number), 7)
         assert same(whole, server)
 
-    def test_integer_buffers_are_never_sent_or_averaged(self, variant: str, recipe: Recipe) -> None:
-        server, _, log = run_rounds(make(variant, recipe), clients())
+    def test_sends_what_its_paper_says_and_nothing_else(self, variant: str, recipe: Recipe) -> None:
+        method = make(variant, recipe)
+        server, _, log = trained(variant, recipe)
+        for number, round_ in enumerate(log):
+            expected = SENT[variant](variant, method.task, number)
+            for sent in round_.values():
+                assert {group: set(tensors) for group, tensors in sent.tensors.items()} == expected
+                assert set(sent.numbers) >= {"loss", "examples"}
+                whole = {g: t for g, t in sent.tensors.items() if set(t) <= set(method.task.layout.shapes)}
+                for tensors in whole.values():  # a model's tensors have the network's shapes, no more bytes
+                    assert all(t.shape == method.task.layout.shapes[name] for name, t in tensors.items())
+                rest = nbytes({g: t for g, t in sent.tensors.items() if g not in whole})
+                assert rest <= 0.05 * nbytes({"m": method.task.initial(0)}) + 1024
         for state in (server, *(sent.tensors for round_ in log for sent in round_.values())):
             assert not any("num_batches_tracked" in name for tensors in state.values() for name in tensors)
 
+    def test_aggregates_a_stream_with_one_update_in_memory(self, variant: str, recipe: Recipe) -> None:
+        if variant in HOLDS:
+            pytest.skip("this method's server needs the clients' models themselves")
+        method, data = make(variant, recipe), clients()
+        server = method.init(7)
+        engine = Serial(method, data, seed=7)
+        alive: list[weakref.ref[torch.Tensor]] = []
+
+        def stream() -> Iterator[tuple[str, Sent]]:
+            for client, sent in engine.map(server, list(data), 0):
+                alive.extend(weakref.ref(t) for tensors in sent.tensors.values() for t in tensors.values())
+                count = sum(len(tensors) for tensors in sent.tensors.values())
+                yield client, sent
+                del sent
+                gc.collect()
+                kept = {id(t) for s in engine.kept.values() for g in s.values() for t in g.values()}
+                left = [t for ref in alive[:-count] if (t := ref()) is not None and id(t) not in kept]
+                assert not left, "an update is still in memory when the next one comes"
+
+        method.aggregate(server, stream(), 7)
+
+    def test_a_client_that_sends_nan_is_refused_and_the_round_goes_on(self, variant: str, recipe: Recipe) -> None:
+        method, data = make(variant, recipe), clients()
+        server, _, _ = run_rounds(method, data, rounds=range(2))
+        updates = list(Serial(method, data, seed=7).map(server, list(data), 2))
+        broken = [(name, _poisoned(sent) if i == 1 else sent) for i, (name, sent) in enumerate(updates)]
+        if not any(t.is_floating_point() for tensors in broken[1][1].tensors.values() for t in tensors.values()):
+            return  # nothing is sent that could be wrong
+        stream = _Stream(iter(broken), len(broken), 3, None)
+        got = method.aggregate(server, stream, 7)
+        assert stream.refused == [updates[1][0]]
+        assert same(got, method.aggregate(server, iter([u for i, u in enumerate(updates) if i != 1]), 7))
+        assert finite(got)
+
+    def test_clients_that_are_never_sampled_do_no_harm(self, variant: str, recipe: Recipe) -> None:
+        method, data = make(variant, recipe), clients(6)
+        names = list(data)
+        server, engine, _ = run_rounds(method, data, sample=lambda number: names[number % 2 : 4 + number % 2])
+        assert finite(server)
+        assert set(engine.kept) <= set(names[:5])
+        assert finite(method.broadcast(server, names[5]))
+
     @pytest.mark.parametrize("norm", NORMS)
     def test_serves_a_new_client_in_every_way(self, variant: str, recipe: Recipe, norm: str) -> None:
-        """Only the server's state and the client's own data are handed over."""
+        """Only what the server publishes and the client's own data are handed over."""
         method = make(variant, recipe, norm)
-        server, _, _ = run_rounds(method, clients())
-        copy = clone(server)
+        server, _, _ = trained(variant, recipe, norm)
+        published = method.published(server)
+        copy, data = clone(published), shapes_examples(12)
         context = Context(7, "new", method.task.network.workspace())
         expected = method.task.layout.shapes
-        for how in personalizers_of(method):
-            outcome = personalize(method, server, how, shapes_examples(12), context, Adaptation(epochs=2, rate=0.05))
+        assert {name: t.shape for name, t in method.model(published).items()} == expected
+        for how in all_ways(method):
+            plan = Adaptation(epochs=2, rate=0.05)
+            if how == "bn" and norm == "none":
+                with pytest.raises(InputError, match="this network has none"):
+                    personalize(method, published, how, data, context, plan)
+                continue
+            outcome = personalize(method, published, how, data, context, plan)
             assert {name: t.shape for name, t in outcome.last.tensors.items()} == expected
-            assert all(bool(torch.isfinite(t).all()) for t in outcome.last.tensors.values())
-        assert same(server, copy)
+            assert finite({"": outcome.last.tensors, "learned": outcome.last.learned})
+            context.model.load(outcome.last.tensors)
+            chances = method.probabilities(context.model, outcome.last.learned, data.pixels)
+            assert chances.shape == (12, 3)
+            torch.testing.assert_close(chances.sum(1), torch.ones(12), rtol=1e-4, atol=1e-4)
+            again = personalize(method, published, how, data, context, plan)
+            assert same({"": outcome.last.tensors}, {"": again.last.tensors})
+        assert same(published, copy)
 
     @pytest.mark.parametrize(("count", "classes"), [(1, 1), (2, 1), (9, 3), (8, 3)])
     def test_awkward_clients(self, variant: str, recipe: Recipe, count: int, classes: int) -> None:
-        """One sample, one class, a last batch of one, a single batch."""
+        """One sample, one class, a last batch of one, a single batch; in training and as a new client."""
         method = make(variant, recipe)
-        data = {**clients(3), "a/odd": shapes_examples(count, classes=classes)}
-        server, _, _ = run_rounds(method, data)
-        assert all(bool(torch.isfinite(t).all()) for tensors in server.values() for t in tensors.values())
+        odd = shapes_examples(count, classes=classes)
+        server, _, _ = run_rounds(method, {**clients(3), "a/odd": odd})
+        assert finite(server)
+        context = Context(7, "new", method.task.network.workspace())
+        for how in method.ways:
+            fitted = personalize(method, method.published(server), how, odd, context, Adaptation(epochs=1, rate=0.01))
+            assert finite({"": fitted.last.tensors})
 
     @pytest.mark.parametrize("weighting", ["uniform", "examples"])
-    def test_two_equal_clients_count_as_one(self, variant: str, recipe: Recipe, weighting: str) -> None:
-        """Aggregating the same update twice, or with any weight, changes nothing."""
-        method = make(variant, recipe, weighting=weighting)
-        server, _, log = run_rounds(method, clients(), rounds=range(2))
-        update = next(iter(log[-1].values()))
-        if "model" in server:
-            return
-        once = method.aggregate(server, [("a", _as_if(method, server, update))], 7)
-        twice = method.aggregate(server, [(c, _as_if(method, server, update)) for c in "ab"], 7)
-        for group in once:
-            for name in once[group]:
-                torch.testing.assert_close(once[group][name], twice[group][name])
+    def test_both_weightings_train(self, variant: str, recipe: Recipe, weighting: str) -> None:
+        server, _, _ = run_rounds(make(variant, recipe, weighting=weighting), clients(), rounds=range(2))
+        assert finite(server)
 
 
-def _as_if(method: Method, server: State, update: Sent) -> Sent:
-    if "coefficients" in update.tensors or method.name == "fedavg":
-        return update
-    sent, _ = method.client_update(
-        server, None, shapes_examples(12), Context(7, "x", method.task.network.workspace(), 3)
-    )
-    return sent
-
-
-class TestLimits:
-    """Cases in which two methods must agree."""
-
-    @pytest.mark.parametrize(("aggregation", "upload"), [("mean", "factored"), ("usage", "factored"), ("mean", "full")])
-    @pytest.mark.parametrize("weighting", ["uniform", "examples"])
-    @pytest.mark.parametrize("warm_start", [0, 0.3])
-    @pytest.mark.parametrize("rate", ["per-basis", "per-model"])
-    def test_one_basis_is_fedavg_bit_for_bit(
-        self, recipe: Recipe, aggregation: str, upload: str, weighting: str, rate: str, warm_start: float
-    ) -> None:
-        average, _, _ = run_rounds(make("fedavg", recipe, weighting=weighting), clients())
-        config = {
-            "bases": 1,
-            "major": False,
-            "warm_start": warm_start,
-            "aggregation": aggregation,
-            "upload": upload,
-            "rate": rate,
-        }
-        task = make("fedavg", recipe, weighting=weighting).task
-        method = METHODS["fedbasis"](fedbasis_config(**config), task)
-        server, _, _ = run_rounds(method, clients())
-        assert same({"basis_0": average["model"]}, server)
-
-    def test_warm_up_is_fedavg_bit_for_bit(self, recipe: Recipe) -> None:
-        average, _, _ = run_rounds(make("fedavg", recipe), clients(), rounds=range(1))
-        basis = make("fedbasis", recipe)
-        server, _, _ = run_rounds(basis, clients(), rounds=range(1))
-        assert same({"model": average["model"]}, {"model": server["major"]})
-
-    def test_one_basis_and_a_classifier_is_the_linear_probe(self, recipe: Recipe) -> None:
-        average = make("fedavg", recipe)
-        server, _, _ = run_rounds(average, clients())
-        config = fedbasis_config(bases=1, major=False, warm_start=0)
-        basis = METHODS["fedbasis"](config, average.task)
-        plan, data = Adaptation(epochs=3, rate=0.05, decay=1e-2), shapes_examples(12)
-        context = Context(7, "new", average.task.network.workspace())
-        probe = personalize(average, server, "lp", data, context, plan)
-        both = personalize(basis, {"basis_0": server["model"]}, "coefficients+classifier", data, context, plan)
-        for name, tensor in probe.last.tensors.items():
-            torch.testing.assert_close(both.last.tensors[name], tensor, rtol=1e-5, atol=1e-6)
-
-    def test_equal_bases_combine_to_themselves(self, recipe: Recipe) -> None:
-        """Bases that are all equal combine to that model whatever the coefficients."""
-        method = make("fedbasis-random", replace(recipe, decay=0.0))
-        one = method.task.initial(3)
-        server = {"basis_0": one, "basis_1": {name: t.clone() for name, t in one.items()}}
-        for name, tensor in method.model(server).items():
-            torch.testing.assert_close(tensor, one[name])
-
-    @pytest.mark.parametrize("aggregation", ["mean", "usage"])
-    def test_full_and_factored_training_agree(self, recipe: Recipe, aggregation: str) -> None:
-        few = replace(recipe, epochs=1)
-        results = []
-        for upload in ("factored", "full"):
-            config = fedbasis_config(bases=2, upload=upload, aggregation=aggregation)
-            results.append(run_rounds(METHODS["fedbasis"](config, make("fedavg", few).task), clients())[0])
-        for group in results[0]:
-            for name, tensor in results[0][group].items():
-                torch.testing.assert_close(results[1][group][name], tensor, rtol=1e-3, atol=1e-4)
-
-    def test_upload_is_one_model_and_a_few_numbers(self, recipe: Recipe) -> None:
-        from fedbasis.params import nbytes
-
-        basis = METHODS["fedbasis"](fedbasis_config(bases=4, init="random", warm_start=0), make("fedavg", recipe).task)
-        server = basis.init(0)
-        sent, kept = basis.client_update(
-            server, None, shapes_examples(12), Context(0, "c", basis.task.network.workspace())
-        )
-        model = nbytes({"m": basis.task.initial(0)})
-        assert set(sent.tensors) == {"model", "coefficients"}
-        assert nbytes(sent.tensors) <= 1.01 * model
-        assert kept is None
-
-
-class TestJoint:
-    def test_joint_step_equals_autograd_on_bases_and_psi(self) -> None:
-        """The paper's baseline (equations 5 and 6): one step against autograd through softmax and combination."""
-        from torch import nn
-
-        from fedbasis import coefficients
-        from fedbasis.basis import BasisSet
-        from fedbasis.basis_learning import CoefficientSettings, Work, train_bases
-        from fedbasis.seeding import torch_generator
-        from fedbasis.train import Preprocessing
-
-        network = Network("cnn-small", 3, 12, {"norm": "none"})
-        layout = network.layout(network.build())
-        bases = BasisSet.from_models(layout, [network.initial(i) for i in range(3)], True)
-        data = shapes_examples(8)
-        recipe = Recipe(Preprocessing(12), epochs=1, batch=8, rate=0.1, momentum=0.0, decay=0.0)
-        psi = torch.randn(len(layout.blocks), 2, generator=torch_generator("psi"))
-        leaves = [matrix.clone().requires_grad_() for matrix in bases.weights]
-        free = psi.clone().requires_grad_()
-        c = coefficients.combination(torch.softmax(free / 0.5, 1), True)
-        flats = [row @ leaf for row, leaf in zip(c, leaves, strict=True)]
-        logits = torch.func.functional_call(
-            network.build(), layout.unflatten(flats, []), (recipe.preprocessing(data.pixels),)
-        )
-        nn.functional.cross_entropy(logits, data.labels).backward()  # type: ignore[no-untyped-call]
-        _, trained = train_bases(
-            Work(network.workspace(), data, recipe),
-            bases, psi, 0.5, torch_generator("o"), False, "sgd",
-            CoefficientSettings("sgd", 0.2),
-        )  # fmt: skip
-        assert free.grad is not None
-        torch.testing.assert_close(psi, (free - 0.2 * free.grad).detach(), rtol=1e-4, atol=1e-6)
-        for got, leaf in zip(trained.weights, leaves, strict=True):
-            assert leaf.grad is not None
-            torch.testing.assert_close(got, (leaf - 0.1 * leaf.grad).detach(), rtol=1e-4, atol=1e-6)
-
-
-def test_too_few_clients_for_the_bases_are_refused_at_once(recipe: Recipe) -> None:
-    method = make("fedbasis", recipe)
-    method.require_clients(2)
-    with pytest.raises(InputError, match="2 bases need at least as many clients a round, but there are 1"):
-        method.require_clients(1)
-
-
-def test_random_bases_take_no_pretrained_weights(recipe: Recipe) -> None:
-    task = replace(make("fedavg", recipe).task, weights={"fc.bias": torch.zeros(3)})
-    with pytest.raises(InputError, match="takes no pretrained weights"):
-        METHODS["fedbasis"](fedbasis_config(bases=2, init="random", warm_start=0), task)
-    with pytest.raises(InputError, match="at least 2 rounds"):
-        METHODS["fedbasis"](fedbasis_config(bases=2), replace(task, rounds=1))
-
-
-def test_random_bases_of_two_seeds_share_nothing(recipe: Recipe) -> None:
-    method = make("fedbasis-random", recipe)
-    draws = [basis["conv1.0.weight"] for seed in (0, 1) for basis in method.init(seed).values()]
-    assert all(not torch.equal(a, b) for i, a in enumerate(draws) for b in draws[:i])
-
-
-def test_communicating_every_step_makes_one_step_a_round_and_keeps_psi(recipe: Recipe) -> None:
-    method = make("fedbasis-step", recipe)
-    steps: list[int] = []
-    model = method.task.network.workspace()
-    sent, kept = method.client_update(method.init(7), None, shapes_examples(24), Context(7, "c", model, 0))
-    assert kept is None  # warm-up
-    module = method.task.network.build()
-    module.load_state_dict(method.init(7)["model"], strict=False)
-    assert set(sent.tensors) == {"model"}
-    bases, engine, _ = run_rounds(method, clients())
-    assert all(state["coefficients"]["psi"].abs().max() > 0 for state in engine.kept.values())
-    context = Context(7, "c", model, 3, lambda *_: steps.append(1))
-    before = {"coefficients": {"psi": torch.full((4, 2), 0.25)}}
-    _, after = method.client_update(bases, before, shapes_examples(24), context)
-    assert len(steps) == 2  # one step on psi, one on the bases
-    assert after is not None
-    moved = after["coefficients"]["psi"] - 0.25
-    torch.testing.assert_close(moved.abs(), torch.full_like(moved, 0.1), rtol=1e-3, atol=1e-3)  # Adam's first step
-
-
-def test_watching_reports_cosine_at_every_step(recipe: Recipe) -> None:
-    method = make("fedbasis-random", recipe)
-    seen: list[float] = []
-    context = Context(7, "c", method.task.network.workspace(), 0, lambda bases, alpha: seen.append(bases.cosine()[0]))
-    method.client_update(method.init(7), None, shapes_examples(16), context)
-    steps = 2 * 2 * recipe.epochs  # two batches an epoch, coefficients and bases
-    assert len(seen) == steps
-    assert seen[steps // 2 - 1] == seen[0]  # frozen while coefficients are learned
-    assert seen[-1] != seen[0]  # and moved while the client trains them
+def _poisoned(sent: Sent) -> Sent:
+    tensors = clone(sent.tensors)
+    for group in tensors.values():
+        for tensor in group.values():
+            if tensor.is_floating_point() and tensor.numel():
+                tensor.view(-1)[0] = float("nan")
+                return Sent(tensors, sent.numbers)
+    return Sent(tensors, sent.numbers)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
 LEVELS = [
-    {"params", "seeding", "__init__"},
+    {"params", "seeding", "method_config", "__init__"},
     {"blocks", "coefficients"},
     {"flat"},
     {"basis", "models", "train", "clustering"},
     {"artifact", "basis_learning", "basis_aggregation"},
+    {"basis_config", "gp_tree"},
+    {"basis_round"},
     {"algorithms"},
     {"personalize", "engines"},
     {"evaluation", "runs"},

@@ -271,11 +271,17 @@ def inspect(
 
 
 @app.command()
-def methods() -> None:
+def methods(
+    markdown: Annotated[bool, typer.Option("--markdown", help="As the table of docs/methods.md.")] = False,
+) -> None:
     """List the methods: their paper, what is sent, what stays on a client, how a new client is served."""
     from fedbasis.algorithms import METHODS
-    from fedbasis.personalize import personalizers_of
+    from fedbasis.display import methods_markdown
+    from fedbasis.personalize import all_ways
 
+    if markdown:
+        sys.stdout.write(methods_markdown())
+        return
     for name, method in METHODS.items():
         table = Table(title=f"{name} ({method.paper})", title_justify="left", title_style="bold", show_header=False)
         table.add_column(no_wrap=True)
@@ -283,7 +289,8 @@ def methods() -> None:
         table.add_row("a client sends", method.sends)
         table.add_row("it keeps", method.keeps)
         table.add_row("a new client gets", method.new_client)
-        table.add_row("ways to personalize", ", ".join(personalizers_of(method)))
+        table.add_row("ways to personalize", ", ".join(all_ways(method)))
+        table.add_row("evaluated by default", ", ".join(method.ways))
         out_console.print(table)
 
 

@@ -4,6 +4,8 @@
 first with weight one half, ``c = (1/2, alpha/2)``; without it ``c = alpha``.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -32,3 +34,12 @@ def entropy(weights: Tensor) -> Tensor:
     """Return the entropy of every block's weights, in nats: 0 for a single basis, ln K for the uniform mixture."""
     entropies: Tensor = torch.special.entr(weights).sum(dim=-1)
     return entropies
+
+
+def describe(blocks: Sequence[str], weights: Tensor) -> dict[str, float]:
+    """Return every block's entropy and how much it uses each basis, as numbers for the log."""
+    numbers = {}
+    for block, row in zip(blocks, weights, strict=True):
+        numbers[f"entropy/{block}"] = float(entropy(row))
+        numbers |= {f"usage/{block}/{k}": float(used) for k, used in enumerate(row)}
+    return numbers

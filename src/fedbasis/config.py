@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 from fedbasis.algorithms import METHODS
 from fedbasis.algorithms.base import MethodConfig
 from fedbasis.models import MODELS
-from fedbasis.personalize import personalizers_of
+from fedbasis.personalize import all_ways
 from fedbasis.train import Augment
 from pflbed import Spec
 from pflbed.errors import InputError
@@ -127,7 +127,9 @@ class Personalize(Section):
     """How new clients are served and scored."""
 
     ways: Annotated[tuple[str, ...], Strict(False)] | None = Field(
-        default=None, min_length=1, description="none, lp, ft and the method's own; unset: the method's own"
+        default=None,
+        min_length=1,
+        description="none, lp, ft, ft-prox, bn, the method's own, own+lp, own+ft; unset: the method's",
     )
     epochs: int = Field(default=20, ge=1)
     rates: Annotated[tuple[Rate, ...], Strict(False)] = Field(
@@ -136,6 +138,7 @@ class Personalize(Section):
     momentum: float = Field(default=0.9, ge=0, lt=1)
     decay: float = Field(default=1e-4, ge=0)
     batch: int = Field(default=16, ge=1)
+    prox: float = Field(default=1.0, gt=0, description="strength of ft-prox's pull towards the server's model")
     validate_every: int = Field(
         default=1, ge=1, description="epochs between two looks at validation data; divides 'epochs'"
     )
@@ -169,8 +172,7 @@ class Experiment(Section):
     @property
     def ways(self) -> tuple[str, ...]:
         """The ways of personalizing that are evaluated."""
-        own = METHODS[self.method_name].personalizers
-        return self.personalize.ways or (own[-1:] if own else ("none", "lp", "ft"))
+        return self.personalize.ways or METHODS[self.method_name].ways
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything, defaults included, as plain data."""
@@ -248,7 +250,7 @@ def _misfits(experiment: Experiment) -> list[str]:
     except InputError as error:
         problems.append(f"[data] {error}")
     if experiment.method_name:
-        allowed = personalizers_of(METHODS[experiment.method_name])
+        allowed = all_ways(METHODS[experiment.method_name])
         wrong = [way for way in experiment.ways if way not in allowed]
         problems += [f"personalize.ways holds '{way}'{_nearest(way, list(allowed))}" for way in wrong]
     return problems

@@ -177,3 +177,14 @@ def coefficients_table(alpha: Mapping[str, Sequence[float]]) -> Table:
     for block, shares in alpha.items():
         table.add_row(block, *(f"{bar(share, width)} {share:.2f}" for share in shares))
     return table
+
+
+def methods_markdown() -> str:
+    """Return the table of all methods, made from what their classes say."""
+    heads = ("method", "name", "paper", "a client sends", "it keeps", "a new client gets", "ways by default")
+    lines = [f"| {' | '.join(heads)} |", f"| {' | '.join('---' for _ in heads)} |"]
+    for name, method in METHODS.items():
+        ways = ", ".join(f"`{way}`" for way in method.ways)
+        cells = (method.title, f"`{name}`", method.paper, method.sends, method.keeps, method.new_client, ways)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"

@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 
 from fedbasis import coefficients
 from fedbasis.algorithms.base import Adaptation, Context, Method
-from fedbasis.params import State
+from fedbasis.params import State, Tensors
 from fedbasis.personalize import Fitted, personalize
-from fedbasis.train import Examples, predict
+from fedbasis.train import Examples
 from pflbed import Client, global_accuracy, weighted_accuracy
-
-RATELESS = ("none", "coefficients")  # psi has a rate of its own
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,7 @@ class Plan:
     sizes: Sequence[str]
     rates: Sequence[float]
     adaptation: Adaptation
+    rateless: Sequence[str] = ("none",)
 
     def jobs(self, clients: Iterable[str]) -> list[tuple[str, str, float, str]]:
         """List every ``(how, size, rate, client)``; ways that do not use the rate are tried once."""
@@ -39,7 +38,7 @@ class Plan:
             (how, size, rate, client)
             for how in self.hows
             for size in self.sizes
-            for rate in (self.rates if how not in RATELESS else self.rates[:1])
+            for rate in (self.rates if how not in self.rateless else self.rates[:1])
             for client in clients
         ]
 
@@ -54,11 +53,10 @@ def serve(
 ) -> dict[str, Any]:
     """Personalize one new client in one way; return its curves and its predictions as a record for the log."""
     started = time.perf_counter()
-    preprocessing = method.task.recipe.preprocessing
     val_pixels = torch.from_numpy(client.val.pixels)
 
-    def validate(now: Context) -> float:
-        guesses = predict(now.model.module, val_pixels, preprocessing).argmax(1).numpy()
+    def validate(now: Context, learned: Tensors) -> float:
+        guesses = method.probabilities(now.model, learned, val_pixels).argmax(1).numpy()
         return weighted_accuracy(guesses, client.val.labels, client.val_weights)
 
     settings = Adaptation(**{**plan.__dict__, "rate": rate})
@@ -69,7 +67,7 @@ def serve(
 
     def guesses_of(fitted: Fitted) -> list[int]:
         context.model.load(fitted.tensors)
-        guesses: list[int] = predict(context.model.module, test_pixels, preprocessing).argmax(1).tolist()
+        guesses: list[int] = method.probabilities(context.model, fitted.learned, test_pixels).argmax(1).tolist()
         return guesses
 
     last = guesses_of(outcome.last)

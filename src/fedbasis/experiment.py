@@ -161,7 +161,8 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
         e.ways,
         tuple(e.data.sizes),
         p.rates,
-        Adaptation(p.epochs, p.rates[0], p.decay, p.momentum, p.batch, p.validate_every),
+        Adaptation(p.epochs, p.rates[0], p.decay, p.momentum, p.batch, p.prox, p.validate_every),
+        ("none", *method.rateless),
     )
     jobs = len(plan.jobs(prepared.new))
     # What cannot work is refused before anything is written: the network, its classifier, the clients of a round.
@@ -202,7 +203,7 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
 def publish(prepared: Prepared, server: State, run: Run) -> None:
     """Write what new clients are served from; bit-identical for the same experiment."""
     method, e = prepared.method, prepared.experiment
-    state = {group: tensors for group, tensors in server.items() if group != "clock"}
+    state = method.published(server)
     card = artifact.Card(
         kind="bases",
         method=method.name,

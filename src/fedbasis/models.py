@@ -232,3 +232,15 @@ def classifier_of(module: nn.Module) -> str:
     if not linear:
         raise InputError(f"{type(module).__name__} has no linear layer to serve as classifier; set 'classifier_name'.")
     return str(linear[-1])
+
+
+def normalization_of(module: nn.Module) -> list[str]:
+    """Return the names of the normalization layers' parameters and float buffers (batch, group, layer, instance)."""
+    kinds = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+    return [
+        f"{name}.{inner}" if name else inner
+        for name, child in module.named_modules()
+        if isinstance(child, kinds)
+        for inner, tensor in (*child.named_parameters(recurse=False), *child.named_buffers(recurse=False))
+        if tensor.is_floating_point()
+    ]

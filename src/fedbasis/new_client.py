@@ -19,7 +19,7 @@ from torch import Tensor
 from fedbasis import artifact, coefficients
 from fedbasis.algorithms import METHODS
 from fedbasis.algorithms.base import Adaptation, Context, Method, Task
-from fedbasis.params import State, require_finite
+from fedbasis.params import State, Tensors, require_finite
 from fedbasis.personalize import Fitted, personalize
 from fedbasis.seeding import numpy_generator
 from fedbasis.train import Examples, Recipe, predict
@@ -30,6 +30,8 @@ from pflbed.scan import SUFFIXES
 
 ENOUGH = 20  # images below which none are held out
 HELD_OUT = 0.2
+LEARNED = "learned"
+"""The group of a personal model's artifact that holds what its method predicts with besides one network."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def serve_folder(
             f"The card of {bases} must fit its tensors, but it tells of {said} bases and there are {found}; "
             "get the whole folder again."
         )
-    how = how or (method.personalizers[-1] if method.personalizers else "ft")
+    how = how or method.ways[-1]
     data, bad = read_folder(folder, card)
     classes = len(np.unique(data.labels.numpy()))
     if classes < 2:
@@ -137,8 +139,8 @@ def serve_folder(
     judge = Examples(data.pixels[held], data.labels[held]) if held.any() else fit
     context = Context(seed, "new client", card.network.workspace())
 
-    def accuracy(now: Context) -> float:
-        guesses = predict(now.model.module, judge.pixels, card.pixels).argmax(1)
+    def accuracy(now: Context, learned: Tensors) -> float:
+        guesses = method.probabilities(now.model, learned, judge.pixels).argmax(1)
         return float((guesses == judge.labels).double().mean())
 
     try:
@@ -148,7 +150,8 @@ def serve_folder(
             f"Bases of '{method.name}' must hold {error}, but those at {bases} do not; get them again."
         ) from error
     context.model.load(model)
-    before = accuracy(context)
+    guesses = predict(context.model.module, judge.pixels, card.pixels).argmax(1)
+    before = float((guesses == judge.labels).double().mean())
     outcome = personalize(method, server, how, fit, context, plan, accuracy)
     fitted = outcome.best if keep == "best" else outcome.last
     try:
@@ -179,16 +182,22 @@ def write_model(served: Served, out: Path) -> None:
         "held_out": served.held_out,
     }
     learned = {"alpha": served.alpha} if served.alpha else {}
-    update = {"kind": "model", "provenance": provenance, "learned": learned, "settings": {}}
+    alone = METHODS[served.card.method].one_network or served.how not in METHODS[served.card.method].personalizers
+    settings = {} if alone else served.card.settings
+    update = {"kind": "model", "provenance": provenance, "learned": learned, "settings": settings}
     card = served.card.model_copy(update=update)
     state: State = {"": artifact.whole_model(served.card.network, served.fitted.tensors)}
-    artifact.save(out, state, card)
+    artifact.save(out, state if alone else {**state, LEARNED: served.fitted.learned}, card)
 
 
 def predict_images(model: Path, pixels: Tensor, trust: bool = False) -> tuple[artifact.Card, Tensor]:
     """Return a personal model's card and its class probabilities for images."""
-    card, module = artifact.load_module(model, trust)
-    return card, predict(module, pixels, card.pixels)
+    card, state = artifact.load(model, "model", trust)
+    if LEARNED not in state:
+        return card, predict(artifact.load_module(model, trust)[1], pixels, card.pixels)
+    method, workspace = method_of(card), card.network.workspace()
+    workspace.load({name: state[""][name] for name in method.task.layout.shapes})
+    return card, method.probabilities(workspace, state[LEARNED], pixels)
 
 
 def read_loose(

@@ -4,7 +4,7 @@
 sent or averaged is a ``State``, so there is one function for each of these.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
@@ -59,6 +59,22 @@ def nbytes(state: State) -> int:
 def clone(state: State) -> State:
     """Copy a state, so that no tensor is shared with the original."""
     return {group: {name: tensor.clone() for name, tensor in tensors.items()} for group, tensors in state.items()}
+
+
+def plus(one: Mapping[str, Tensor], other: Mapping[str, Tensor], factor: float = 1.0) -> Tensors:
+    """Return ``one + factor * other``, tensor by tensor."""
+    require_same(other, shapes(one), "What is added")
+    return {name: torch.add(tensor, other[name], alpha=factor) for name, tensor in one.items()}
+
+
+def only(tensors: Mapping[str, Tensor], names: Collection[str]) -> Tensors:
+    """Return the tensors with these names."""
+    return {name: tensor for name, tensor in tensors.items() if name in names}
+
+
+def without(tensors: Mapping[str, Tensor], names: Collection[str]) -> Tensors:
+    """Return the tensors but those with these names."""
+    return {name: tensor for name, tensor in tensors.items() if name not in names}
 
 
 class StreamingMean:

@@ -1,12 +1,15 @@
 """Fit a trained federation to one new client: from the server's state and the client's own images alone.
 
-``none`` takes the model as it is, ``lp`` trains the classifier on frozen features, ``ft`` fine-tunes everything;
-further names belong to the method (FedBasis: ``coefficients``, ``coefficients+classifier``). The outcome holds the
-model after the Last epoch and after the Best one, chosen on validation data and never on test data.
+``none`` takes the model as it is, ``lp`` trains the classifier on frozen features, ``ft`` fine-tunes everything,
+``ft-prox`` does so with a pull towards the server's model (equation 2 of pFedMe), ``bn`` trains the normalization
+layers; further names belong to the method (FedBasis: ``coefficients``, ``coefficients+classifier``), and may be
+followed by ``+lp`` or ``+ft``. The outcome holds the model after the Last epoch and after the Best one, chosen on
+validation data and never on test data.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +18,15 @@ from torch.nn.functional import cross_entropy
 from fedbasis.algorithms import METHODS
 from fedbasis.algorithms.base import Adaptation, Context, Method
 from fedbasis.params import State, Tensors
-from fedbasis.train import Examples, MeanLoss, backward_passes, batches, forward, sgd
+from fedbasis.train import Examples, batches, by_epoch, forward, proximal, sgd_steps
 from pflbed.errors import InputError
 
-Validate = Callable[[Context], float]
-GENERIC = ("none", "lp", "ft")
-SUFFIXES = {"none": "", "lp": " + LP", "ft": " + FT", "coefficients": " (α only)", "coefficients+classifier": ""}
+Validate = Callable[[Context, Tensors], float]
+GENERIC = ("none", "lp", "ft", "ft-prox", "bn")
+FOLLOWING = ("lp", "ft")
+"""What may follow a method's own way: its model is the start."""
+SUFFIXES = {"none": "", "lp": " + LP", "ft": " + FT", "ft-prox": " + FT (prox)", "bn": " + BN",
+            "coefficients": " (α only)", "coefficients+classifier": ""}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,13 +50,23 @@ class Outcome:
 
 def label(method: str, how: str) -> str:
     """Name a method and a way of personalizing as tables do: ``FedAvg + FT``."""
-    title = METHODS[method].title if method in METHODS else method
-    return title + SUFFIXES.get(how, f" + {how}")
+    if method not in METHODS:
+        return f"{method} + {how}"
+    own = METHODS[method].personalizers
+    first, _, then = how.rpartition("+")
+    if how not in own and first in own:
+        return label(method, first) + SUFFIXES[then]
+    return METHODS[method].title + ("" if own[-1:] == (how,) else SUFFIXES.get(how, f" + {how}"))
 
 
 def personalizers_of(method: type[Method] | Method) -> tuple[str, ...]:
     """List the ways in which a new client can be fitted after this method."""
     return GENERIC + method.personalizers
+
+
+def all_ways(method: type[Method] | Method) -> tuple[str, ...]:
+    """List them together with those in which a generic way follows the method's own."""
+    return personalizers_of(method) + tuple(f"{a}+{b}" for a, b in product(method.personalizers, FOLLOWING))
 
 
 def personalize(
@@ -66,9 +82,9 @@ def personalize(
 
     ``validate`` scores the current model on validation data along the epochs; without it Best is Last.
     """
-    if how not in personalizers_of(method):
+    if how not in all_ways(method):
         raise InputError(
-            f"After {method.name} a client can be fitted by {', '.join(personalizers_of(method))}, not by '{how}'."
+            f"After {method.name} a client can be fitted by {', '.join(all_ways(method))}, not by '{how}'."
         )
     losses: list[float] = []
     scores: list[float] = []
@@ -77,7 +93,7 @@ def personalize(
     for loss, learned in _epochs(method, server, how, data, context, plan):
         losses.append(loss)
         if validate is not None and (how == "none" or len(losses) % plan.validate_every == 0):
-            scores.append(validate(context))
+            scores.append(validate(context, learned))
             if best is None or scores[-1] > max(scores[:-1]):
                 best = Fitted(context.model.tensors(), learned, len(losses))
     last = Fitted(context.model.tensors(), learned, len(losses))
@@ -90,30 +106,34 @@ def _epochs(
     if how in method.personalizers:
         yield from method.adapt(how, server, data, context, plan)
         return
-    context.model.load(method.model(server), "The server's model")
-    if how == "none":
+    first, _, then = how.rpartition("+")
+    if first:
+        yield from method.adapt(first, server, data, context, plan)
+    else:
+        context.model.load(method.model(server), "The server's model")
+    if then == "none":
         yield float("nan"), {}
         return
-    learn = _probe if how == "lp" else _fine_tune
-    losses = MeanLoss()
-    for epoch_ends, loss in learn(method, data, context, plan):
-        losses.add(loss)
-        if epoch_ends:
-            yield losses.value(), {}
-            losses = MeanLoss()
+    learn = _probe if then == "lp" else _fine_tune
+    for loss in by_epoch(learn(then, method, data, context, plan)):
+        yield loss, {}
 
 
-def _fine_tune(method: Method, data: Examples, context: Context, plan: Adaptation) -> Iterator[tuple[bool, Tensor]]:
-    model, blocks = context.model, len(context.model.weights)
-    rates, decays = [plan.rate] * blocks, [plan.decay] * blocks
-    optimizer = sgd(model.weights, model.gradients, rates, decays, plan.momentum)
+def _fine_tune(
+    how: str, method: Method, data: Examples, context: Context, plan: Adaptation
+) -> Iterator[tuple[bool, Tensor]]:
+    """Train the whole model, freely or on a leash, or its normalization layers alone."""
+    names = None
+    if how == "bn":
+        names = method.task.normalization & method.task.parameters
+        if not names:
+            raise InputError("'bn' trains normalization layers, but this network has none with parameters; use 'ft'.")
+    adjust = proximal(context.model, plan.prox) if how == "ft-prox" else None
     recipe = plan.recipe(method.task.recipe)
-    for step in backward_passes(model, data, recipe, context.generator("adapt")):
-        optimizer.step()
-        yield step
+    return sgd_steps(context.model, data, recipe, context.generator("adapt"), names=names, adjust=adjust)
 
 
-def _probe(method: Method, data: Examples, context: Context, plan: Adaptation) -> Iterator[tuple[bool, Tensor]]:
+def _probe(_: str, method: Method, data: Examples, context: Context, plan: Adaptation) -> Iterator[tuple[bool, Tensor]]:
     """Train the classifier alone. The features stay as they are, so they are computed once."""
     head = context.model.module.get_submodule(method.task.classifier)
     features: list[Tensor] = []
@@ -133,7 +153,7 @@ def _probe(method: Method, data: Examples, context: Context, plan: Adaptation) -
     inputs, labels = torch.cat(features), data.labels.to(logits.device)
     optimizer = torch.optim.SGD(head.parameters(), lr=plan.rate, momentum=plan.momentum, weight_decay=plan.decay)
     generator = context.generator("adapt")
-    for _ in range(plan.epochs):
+    for _epoch in range(plan.epochs):
         parts = batches(len(data), plan.batch, generator)
         for number, rows in enumerate(parts, start=1):
             context.model.zero_gradients()

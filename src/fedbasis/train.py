@@ -4,7 +4,8 @@
 SGD, coefficient learning and every later method share the batches, the order and the arithmetic.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +17,8 @@ from fedbasis.flat import FlatModel
 from pflbed.errors import InputError
 
 Augment = Literal["none", "shift", "flip+shift"]
+Adjust = Callable[[FlatModel], None]  # changes the gradients in place before a step: a penalty, a control variate
+Objective = Callable[[Tensor, Tensor, Tensor], Tensor]  # logits, labels, row numbers of the batch -> the loss
 
 
 @dataclass(frozen=True)
@@ -99,11 +102,13 @@ def backward_passes(
     *,
     statistics: Literal["batch", "frozen"] = "batch",
     only: tuple[int, int] | None = None,
+    objective: Objective | None = None,
 ) -> Iterator[tuple[bool, Tensor]]:
     """Yield ``(epoch ends here, loss)`` after every backward pass; the gradients stand in ``model.gradients``.
 
     ``statistics="batch"`` normalizes by the batch, as training does; ``"frozen"`` uses the running statistics and
     leaves them as they are. ``only`` limits the passes to those numbered from its first to before its second.
+    ``objective`` takes the place of the mean cross entropy.
     """
     device = model.weights[0].device
     passed = 0
@@ -117,7 +122,8 @@ def backward_passes(
             pixels = augmented(data.pixels[rows], recipe.augment, generator).to(device)
             inputs = recipe.preprocessing(pixels, model.weights[0].dtype)
             model.zero_gradients()
-            loss = F.cross_entropy(model.module(inputs), data.labels[rows].to(device))
+            logits, labels = model.module(inputs), data.labels[rows].to(device)
+            loss = F.cross_entropy(logits, labels) if objective is None else objective(logits, labels, rows)
             loss.backward()  # type: ignore[no-untyped-call]
             yield number == len(parts), loss.detach()
 
@@ -164,23 +170,111 @@ def local_sgd(
     decays: Sequence[float] | None = None,
     on_step: Callable[[int], None] | None = None,
     only: tuple[int, int] | None = None,
+    names: Collection[str] | None = None,
+    adjust: Adjust | None = None,
+    statistics: Literal["batch", "frozen"] = "batch",
+    objective: Objective | None = None,
 ) -> MeanLoss:
-    """Train the whole model by SGD; ``rates`` and ``decays`` give every block its own."""
-    blocks = len(model.weights)
-    optimizer = sgd(
-        model.weights,
-        model.gradients,
-        [recipe.rate] * blocks if rates is None else rates,
-        [recipe.decay] * blocks if decays is None else decays,
-        recipe.momentum,
-    )
+    """Train by SGD: the whole model, or the parameters with these ``names`` while the others stay as they are.
+
+    ``rates`` and ``decays`` give every block of the whole model its own; ``adjust`` changes gradients before a step.
+    """
     mean = MeanLoss()
-    for _, loss in backward_passes(model, data, recipe, generator, only=only):
-        optimizer.step()
+    steps = sgd_steps(
+        model, data, recipe, generator, rates=rates, decays=decays, only=only, names=names, adjust=adjust,
+        statistics=statistics, objective=objective,
+    )  # fmt: skip
+    for _, loss in steps:
         mean.add(loss)
         if on_step is not None:
             on_step(mean.steps)
     return mean
+
+
+def sgd_steps(
+    model: FlatModel,
+    data: Examples,
+    recipe: Recipe,
+    generator: torch.Generator,
+    *,
+    rates: Sequence[float] | None = None,
+    decays: Sequence[float] | None = None,
+    only: tuple[int, int] | None = None,
+    names: Collection[str] | None = None,
+    adjust: Adjust | None = None,
+    statistics: Literal["batch", "frozen"] = "batch",
+    objective: Objective | None = None,
+) -> Iterator[tuple[bool, Tensor]]:
+    """Do what ``local_sgd`` does, but yield ``(epoch ends here, loss)`` after every step."""
+    weights, gradients = (model.weights, model.gradients) if names is None else views(model, names)
+    optimizer = sgd(
+        weights,
+        gradients,
+        [recipe.rate] * len(weights) if rates is None else rates,
+        [recipe.decay] * len(weights) if decays is None else decays,
+        recipe.momentum,
+    )
+    with training_only(model, names):
+        passes = backward_passes(model, data, recipe, generator, statistics=statistics, only=only, objective=objective)
+        for step in passes:
+            if adjust is not None:
+                adjust(model)
+            optimizer.step()
+            yield step
+
+
+def by_epoch(steps: Iterable[tuple[bool, Tensor]]) -> Iterator[float]:
+    """Go through the steps of a training and yield the mean loss after every epoch."""
+    mean = MeanLoss()
+    for epoch_ends, loss in steps:
+        mean.add(loss)
+        if epoch_ends:
+            yield mean.value()
+            mean = MeanLoss()
+
+
+def views(model: FlatModel, names: Collection[str]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the weights and the gradients of some parameters as views into the model's flat vectors."""
+    known = {entry.name: entry for entry in model.layout.select(True)}
+    if not names or (unknown := sorted(set(names) - known.keys())):
+        raise InputError(f"Training needs names of parameters, but got {unknown[:3] if names else 'none'}.")
+    chosen = [known[name] for name in sorted(names)]
+    return tuple(  # type: ignore[return-value]
+        [flats[entry.block][entry.start : entry.stop] for entry in chosen] for flats in (model.weights, model.gradients)
+    )
+
+
+@contextmanager
+def training_only(model: FlatModel, names: Collection[str] | None) -> Iterator[None]:
+    """Compute gradients for these parameters alone, so that no backward pass goes further than it must.
+
+    Not where a GroupNorm is among them: torch 2.13 crashes on the CPU in the backward pass of one whose input needs no
+    gradient. There the other gradients are computed and not used.
+    """
+    groups = (name for name, child in model.module.named_modules() if isinstance(child, nn.GroupNorm))
+    if names is None or any(f"{group}.weight" in names for group in groups):
+        yield
+        return
+    frozen = [p for name, p in model.module.named_parameters() if name not in names and p.requires_grad]
+    try:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+
+
+def proximal(model: FlatModel, strength: float, anchor: Sequence[Tensor] | None = None) -> Adjust:
+    """Make the gradient of ``strength / 2 ||w - anchor||^2``; the anchor is the model as it is now, or flat vectors."""
+    fixed = [flat.clone() for flat in model.weights] if anchor is None else list(anchor)
+
+    def pull(now: FlatModel) -> None:
+        if strength:  # zero adds nothing, not even a rounding
+            for gradient, flat, start in zip(now.gradients, now.weights, fixed, strict=True):
+                gradient.add_(flat - start, alpha=strength)
+
+    return pull
 
 
 @torch.no_grad()

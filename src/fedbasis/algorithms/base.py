@@ -12,20 +12,20 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from torch import Tensor
 
 from fedbasis.blocks import Layout
 from fedbasis.flat import FlatModel
-from fedbasis.models import Network, classifier_of
-from fedbasis.params import State, Tensors
+from fedbasis.method_config import MethodConfig as MethodConfig  # noqa: PLC0414  (methods take it from here)
+from fedbasis.models import Network, classifier_of, normalization_of
+from fedbasis.params import State, StreamingMean, Tensors
 from fedbasis.seeding import torch_generator
-from fedbasis.train import Examples, Recipe
+from fedbasis.train import Examples, Recipe, predict
 
-
-class MethodConfig(BaseModel):
-    """The settings of a method: frozen, checked when made, unknown keys refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+MODEL = "model"
+"""The group of the one model that most methods send, average and start from."""
+CLOCK = "clock"
+"""The group of counters that a server needs for itself and no new client does."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,26 @@ class Task:
     def classifier(self) -> str:
         """The name of the network's classifier layer."""
         return classifier_of(self.network.build())
+
+    @cached_property
+    def head(self) -> frozenset[str]:
+        """The names of the classifier's tensors."""
+        return frozenset(entry.name for entry in self.layout.entries if entry.name.startswith(self.classifier + "."))
+
+    @cached_property
+    def body(self) -> frozenset[str]:
+        """The names of all other tensors, normalization statistics included."""
+        return frozenset(entry.name for entry in self.layout.entries) - self.head
+
+    @cached_property
+    def normalization(self) -> frozenset[str]:
+        """The names of the normalization layers' tensors: scale and shift, and their running statistics."""
+        return frozenset(normalization_of(self.network.build()))
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """The names of what a gradient trains; the rest are statistics."""
+        return frozenset(entry.name for entry in self.layout.select(True))
 
     def initial(self, seed: int) -> Tensors:
         """Draw the initial model; pretrained tensors take the place of those they name."""
@@ -93,6 +113,7 @@ class Adaptation:
     decay: float = 1e-4
     momentum: float = 0.9
     batch: int = 16
+    prox: float = 1.0  # strength of the pull towards the server's model, where one is asked for
     validate_every: int = 1  # epochs; scoring validation data can cost more than learning
 
     def recipe(self, base: Recipe) -> Recipe:
@@ -113,6 +134,13 @@ class Method(ABC):
     new_client: ClassVar[str]
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     personalizers: ClassVar[tuple[str, ...]] = ()
+    """Names of this method's own ways to serve a new client; ``adapt`` carries them out."""
+    ways: ClassVar[tuple[str, ...]] = ("none", "lp", "ft")
+    """The ways that are evaluated unless the experiment says otherwise; the last serves a client's folder."""
+    rateless: ClassVar[tuple[str, ...]] = ()
+    """Those of its own ways that do not depend on the learning rate, so that none has to be chosen."""
+    one_network: ClassVar[bool] = True
+    """Whether a fitted client is one ordinary network; if not, ``probabilities`` needs what was learned besides it."""
 
     def __init__(self, config: Any, task: Task) -> None:
         self.config = config
@@ -139,6 +167,17 @@ class Method(ABC):
     def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
         """Fold the clients' updates into the server's next state, one update in memory at a time."""
 
+    def mean(self, updates: Iterable[tuple[str, Sent]], group: str = MODEL) -> Tensors:
+        """Take the mean of one group of the clients' tensors in a stream, each weighted as the task says."""
+        mean = StreamingMean()
+        for client, sent in updates:
+            mean.add(sent.tensors[group], self.task.weight(int(sent.numbers["examples"])), f"The update of {client}")
+        return mean.result()
+
+    def published(self, server: State) -> State:
+        """Choose what new clients are served from; by default all of the state but its clock."""
+        return {group: tensors for group, tensors in server.items() if group != CLOCK}
+
     @abstractmethod
     def model(self, server: State) -> Tensors:
         """Return the ordinary model a new client starts from, before it has looked at its data."""
@@ -152,6 +191,10 @@ class Method(ABC):
         ``personalizers``; the model itself stands in ``context.model``.
         """
         raise KeyError(how)
+
+    def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
+        """Predict with a fitted model and what was learned besides it; for most methods the model is all there is."""
+        return predict(model.module, pixels, self.task.recipe.preprocessing)
 
     def diagnostics(self, server: State) -> dict[str, Any]:
         """Describe the server's state in a few numbers for the log."""

@@ -6,11 +6,9 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentra
 from collections.abc import Iterable
 from typing import ClassVar
 
-from fedbasis.algorithms.base import Context, Method, Sent
-from fedbasis.params import State, StreamingMean, Tensors
-from fedbasis.train import Examples, local_sgd
-
-MODEL = "model"
+from fedbasis.algorithms.base import MODEL, Context, Method, Sent
+from fedbasis.params import State, Tensors
+from fedbasis.train import Adjust, Examples, local_sgd
 
 
 class FedAvg(Method):
@@ -32,16 +30,18 @@ class FedAvg(Method):
     ) -> tuple[Sent, State | None]:
         """Train the received model and send it back; ``only`` limits the training to some of its steps."""
         context.model.load(received[MODEL])
-        loss = local_sgd(context.model, data, self.task.recipe, context.generator("batches"), only=only)
+        adjust = self.adjust(received, kept, context)
+        loss = local_sgd(context.model, data, self.task.recipe, context.generator("batches"), only=only, adjust=adjust)
         numbers = {"loss": loss.value(), "examples": float(len(data))}
         return Sent({MODEL: context.model.tensors()}, numbers), None
 
+    def adjust(self, received: State, kept: State | None, context: Context) -> Adjust | None:
+        """What a specialization adds to every gradient, once the model is loaded; here nothing."""
+        return None
+
     def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
         """Take the mean of the clients' models."""
-        mean = StreamingMean()
-        for client, sent in updates:
-            mean.add(sent.tensors[MODEL], self.task.weight(int(sent.numbers["examples"])), f"The update of {client}")
-        return {MODEL: mean.result()}
+        return {MODEL: self.mean(updates)}
 
     def model(self, server: State) -> Tensors:
         """Return the global model."""

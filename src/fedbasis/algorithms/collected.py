@@ -1,0 +1,60 @@
+"""FedAvg whose server sums up the last round's local models: what PCA-k and k-means-k share."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedbasis.algorithms.base import CLOCK, MODEL, Sent
+from fedbasis.algorithms.several import Several
+from fedbasis.params import State, Tensors
+
+
+class Collected(Several):
+    """No method of its own, but the base of two: all rounds are FedAvg's, and the last one is summed up besides."""
+
+    keeps: ClassVar[str] = "nothing"
+
+    def init(self, seed: int) -> State:
+        """Start from the initial model, and count the rounds."""
+        return {**super().init(seed), CLOCK: {"round": torch.tensor(0)}}
+
+    def broadcast(self, server: State, client: str) -> State:
+        """Send the global model and nothing else."""
+        return {MODEL: server[MODEL]}
+
+    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+        """Take the mean of the clients' models; in the last round sum them up as well, all at once in memory."""
+        done = int(server[CLOCK]["round"]) + 1
+        clock: State = {CLOCK: {"round": torch.tensor(done)}}
+        if done < self.task.rounds:
+            return {**super().aggregate(server, updates, seed), **clock}
+        arrived = list(updates)
+        mean = super().aggregate(server, arrived, seed)
+        models = [sent.tensors[MODEL] for _, sent in arrived]
+        weights = [self.task.weight(int(sent.numbers["examples"])) for _, sent in arrived]
+        found = self.summary(mean[MODEL], models, torch.tensor(weights, dtype=torch.float64), seed)
+        return {**mean, **self.numbered(found), **clock}
+
+    @abstractmethod
+    def summary(self, mean: Tensors, models: Sequence[Tensors], weights: Tensor, seed: int) -> list[Tensors]:
+        """Make a few models (or directions) of many."""
+
+    def found(self, server: State) -> list[Tensors]:
+        """Return the summary that a server holds; none before the last round."""
+        return self.models(server) if f"{self.prefix}_0" in server else []
+
+    def deviations(self, models: Sequence[Tensors], weights: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Yield every parameter's deviations from its weighted mean [models, numbers], one tensor of it at a time."""
+        for entry in self.task.layout.select(True):
+            rows = torch.stack([model[entry.name].flatten() for model in models]).double()
+            yield entry.name, rows - (weights / weights.sum()) @ rows
+
+    def gram(self, models: Sequence[Tensors], weights: Tensor) -> Tensor:
+        """Return the inner products of the models' deviations: few numbers that hold all of their geometry."""
+        products = torch.zeros(len(models), len(models), dtype=torch.float64)
+        for _, rows in self.deviations(models, weights):
+            products += rows @ rows.t()
+        return products

@@ -1,0 +1,149 @@
+"""Fed-RoD: a generic model learned with a balanced loss, and on top of it a personal head learned with the plain one.
+
+Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Image Classification", ICLR 2022. With body
+``f``, generic head ``h``, personal head ``p_m`` and ``N_mc`` images of class ``c`` at client ``m``:
+
+    generic:  minimize  -log( N_my^gamma exp(h_y) / sum_c N_mc^gamma exp(h_c) )   in ``f`` and ``h``; averaged
+    personal: minimize  CE( h(z) + p_m(z), y ),  z = f(x),  ``z`` and ``h(z)`` detached,  in ``p_m``; kept
+    predict:  argmax_c  h_c(z) + p_mc(z)
+
+Both are trained in the same steps. The personal head is the linear one (the paper's other variant makes it by a
+hypernetwork): two linear heads add up to one, so a client's model is one ordinary network.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from fedbasis.algorithms.base import MODEL, Adaptation, Context, MethodConfig, Sent, Task
+from fedbasis.algorithms.fedavg import FedAvg
+from fedbasis.params import State, Tensors
+from fedbasis.train import Examples, MeanLoss, Recipe, batches, forward, local_sgd
+from pflbed.errors import InputError
+
+PERSONAL = "personal"
+
+
+class FedRoDConfig(MethodConfig):
+    """The balanced loss."""
+
+    gamma: float = Field(1.0, ge=0, description="power of the class counts in the balanced softmax; 0: the plain loss")
+
+
+class FedRoD(FedAvg):
+    """The generic model is FedAvg's, with another loss; the personal head is kept."""
+
+    name: ClassVar[str] = "fedrod"
+    title: ClassVar[str] = "Fed-RoD"
+    paper: ClassVar[str] = "Chen and Chao 2022"
+    sends: ClassVar[str] = "1 model"
+    keeps: ClassVar[str] = "the personal head"
+    new_client: ClassVar[str] = "a personal head trained from zero on the frozen generic model (rod)"
+    Config: ClassVar[type[MethodConfig]] = FedRoDConfig
+    personalizers: ClassVar[tuple[str, ...]] = ("rod",)
+    ways: ClassVar[tuple[str, ...]] = ("none", "lp", "ft", "rod")
+    config: FedRoDConfig
+
+    def __init__(self, config: FedRoDConfig, task: Task) -> None:
+        super().__init__(config, task)
+        if type(task.network.build().get_submodule(task.classifier)) is not nn.Linear:
+            raise InputError(
+                f"Fed-RoD needs a linear classifier, but '{task.classifier}' is not one; set 'classifier_name'."
+            )
+
+    def client_update(
+        self, received: State, kept: State | None, data: Examples, context: Context, only: tuple[int, int] | None = None
+    ) -> tuple[Sent, State | None]:
+        """Train the generic model and, on its detached features, this client's head; the loss is the sum of both."""
+        context.model.load(received[MODEL])
+        head = _Head(context.model.module, self.task, self.task.recipe, {} if kept is None else kept[PERSONAL])
+        counts = torch.bincount(data.labels, minlength=self.task.network.classes)
+        prior = log_prior(counts, self.config.gamma).to(context.model.weights[0])
+
+        def objective(logits: Tensor, labels: Tensor, _: Tensor) -> Tensor:
+            features, output = seen.pop()
+            head.require_last(output, logits)
+            head.optimizer.zero_grad()
+            personal = F.cross_entropy(logits.detach() + head(features.detach()), labels)
+            return F.cross_entropy(logits + prior, labels) + personal
+
+        with watching(head.classifier) as seen:
+            loss = local_sgd(
+                context.model, data, self.task.recipe, context.generator("batches"),
+                only=only, objective=objective, on_step=lambda _: head.optimizer.step(),
+            )  # fmt: skip
+        numbers = {"loss": loss.value(), "examples": float(len(data))}
+        return Sent({MODEL: context.model.tensors()}, numbers), {PERSONAL: head.tensors()}
+
+    def adapt(
+        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+    ) -> Iterator[tuple[float, Tensors]]:
+        """Train a personal head from zero. The generic model is frozen, so its features are computed once."""
+        context.model.load(self.model(server), "The server's model")
+        recipe, generator = plan.recipe(self.task.recipe), context.generator("adapt")
+        head = _Head(context.model.module, self.task, recipe, {})
+        with watching(head.classifier) as seen:
+            logits = forward(context.model.module, data.pixels, recipe.preprocessing)
+        features, outputs = (torch.cat(parts) for parts in zip(*seen, strict=True))
+        head.require_last(outputs, logits)
+        labels = data.labels.to(logits.device)
+        for _ in range(recipe.epochs):
+            losses = MeanLoss()
+            for rows in batches(len(data), recipe.batch, generator):
+                head.optimizer.zero_grad()
+                loss = F.cross_entropy(logits[rows] + head(features[rows]), labels[rows])
+                loss.backward()  # type: ignore[no-untyped-call]
+                head.optimizer.step()
+                losses.add(loss.detach())
+            head.merge()
+            yield losses.value(), {}
+
+
+class _Head:
+    """A personal head beside a network's classifier: same shapes and names, zero unless given, its own SGD."""
+
+    def __init__(self, module: nn.Module, task: Task, recipe: Recipe, tensors: Tensors) -> None:
+        self.prefix, self.classifier = task.classifier, module.get_submodule(task.classifier)
+        self.generic = {name: tensor.detach().clone() for name, tensor in self.classifier.named_parameters()}
+        zero = {f"{self.prefix}.{name}": torch.zeros_like(tensor) for name, tensor in self.generic.items()}
+        start = {**zero, **tensors}
+        self.own = {n: nn.Parameter(start[f"{self.prefix}.{n}"].to(t, copy=True)) for n, t in self.generic.items()}
+        self.optimizer = torch.optim.SGD(self.own.values(), recipe.rate, recipe.momentum, weight_decay=recipe.decay)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.own["weight"], self.own.get("bias"))
+
+    def merge(self) -> None:
+        """Make the network's classifier the sum of the head it had at first and the personal one."""
+        with torch.no_grad():
+            for name, parameter in self.classifier.named_parameters():
+                parameter.copy_(self.generic[name] + self.own[name])
+
+    def tensors(self) -> Tensors:
+        return {f"{self.prefix}.{name}": tensor.detach().to("cpu", copy=True) for name, tensor in self.own.items()}
+
+    def require_last(self, output: Tensor, logits: Tensor) -> None:
+        """Refuse a network that does something to its classifier's output, for then heads do not add up."""
+        if output is not logits and not torch.equal(output, logits):
+            raise InputError(f"Fed-RoD needs '{self.prefix}' to be the network's last layer, but it is not.")
+
+
+@contextmanager
+def watching(layer: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Collect what goes into a layer and what comes out of it."""
+    seen: list[tuple[Tensor, Tensor]] = []
+    hook = layer.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
+    try:
+        yield seen
+    finally:
+        hook.remove()
+
+
+def log_prior(counts: Tensor, gamma: float) -> Tensor:
+    """Return ``gamma log(N_c / max N)``: equal counts give exact zeros, and an absent class minus infinity."""
+    return (counts.double() / counts.max()).pow(gamma).log()

@@ -1,0 +1,25 @@
+"""PCA-k, k-means-k, IFCA and FedEM in the battery."""
+
+from typing import Any
+
+from fedbasis.algorithms.base import Task
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "pca-k": ("pca-k", {"components": 2}),
+    "kmeans-k": ("kmeans-k", {"centroids": 2}),
+    "ifca": ("ifca", {"clusters": 2}),
+    "fedem": ("fedem", {"components": 2}),
+}
+HOLDS = {"pca-k", "kmeans-k"}
+"""Both need the last round's models at once; in the rounds before they do not."""
+SLOW: set[str] = set()
+
+
+def sent(variant: str, task: Task, round: int) -> dict[str, set[str]]:
+    """FedEM sends its components and never its mixture weights; IFCA sends which model it trained."""
+    whole = set(task.layout.shapes)
+    if variant == "fedem":
+        return {"component_0": whole, "component_1": whole}
+    if variant == "ifca":
+        return {"model": whole, "choice": {"cluster"}}
+    return {"model": whole}

@@ -1,0 +1,60 @@
+"""The worked example of CONTRIBUTING.md is a method that passes the battery, and the docs list what the classes say."""
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import test_methods
+from fedbasis.algorithms import METHODS
+from fedbasis.display import methods_markdown
+from fedbasis.train import Recipe
+from test_methods import SENT, VARIANTS, clients, make, run_rounds, same
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Run the example's text as a module of its own and register its method."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"<!-- example: begin -->\n```python\n(.*?)```\n<!-- example: end -->", text, re.DOTALL)
+    module = ModuleType("example_of_contributing")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(code, "CONTRIBUTING.md", "exec"), module.__dict__)
+    monkeypatch.setitem(METHODS, "fedavgm", module.FedAvgM)
+    monkeypatch.setitem(VARIANTS, "fedavgm", ("fedavgm", {"momentum": 0.5}))
+    monkeypatch.setitem(VARIANTS, "fedavgm-still", ("fedavgm", {"momentum": 0.0}))
+    monkeypatch.setitem(SENT, "fedavgm", lambda _, task, __: {"model": set(task.layout.shapes)})
+    return module
+
+
+@pytest.mark.usefixtures("example")
+def test_the_example_passes_the_battery(recipe: Recipe, tmp_path: Path) -> None:
+    battery, name = test_methods.TestEveryMethod(), "fedavgm"  # not by its own name, or pytest collects it here too
+    battery.test_lowers_the_loss_and_repeats_bit_for_bit(name, recipe)
+    battery.test_leaves_random_state_inputs_and_skeleton_alone(name, recipe)
+    battery.test_a_client_does_not_feel_who_came_before_it(name, recipe)
+    battery.test_state_survives_the_disk_and_a_resumed_run_is_the_same(name, recipe, tmp_path)
+    battery.test_sends_what_its_paper_says_and_nothing_else(name, recipe)
+    battery.test_aggregates_a_stream_with_one_update_in_memory(name, recipe)
+    battery.test_a_client_that_sends_nan_is_refused_and_the_round_goes_on(name, recipe)
+    battery.test_clients_that_are_never_sampled_do_no_harm(name, recipe)
+    battery.test_serves_a_new_client_in_every_way(name, recipe, "batch")
+    battery.test_awkward_clients(name, recipe, 1, 1)
+
+
+@pytest.mark.usefixtures("example")
+def test_the_example_without_momentum_is_fedavg(recipe: Recipe) -> None:
+    still, _, _ = run_rounds(make("fedavgm-still", recipe), clients())
+    average, _, _ = run_rounds(make("fedavg", recipe), clients())
+    moved, _, _ = run_rounds(make("fedavgm", recipe), clients())
+    for name, tensor in average["model"].items():
+        assert still["model"][name].sub(tensor).abs().max() < 1e-5
+    assert not same({"model": moved["model"]}, {"model": still["model"]})
+
+
+def test_the_docs_list_the_methods_as_their_classes_do() -> None:
+    assert methods_markdown() in (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
