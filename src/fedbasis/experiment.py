@@ -168,6 +168,11 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
     # What cannot work is refused before anything is written: the network, its classifier, the clients of a round.
     method.task.network.check()
     method.task.classifier  # noqa: B018
+    if "bn" in e.ways and not method.task.normalization & method.task.parameters:
+        raise InputError(
+            f"personalize.ways holds 'bn', which trains normalization layers, but {e.model.name} has none here; set "
+            "personalize.ways to others, such as ['lp', 'ft']."
+        )
     method.require_clients(len(sampled(prepared.benchmark.participating, e.train.participation, e.seed, 0)))
     with run.locked():
         if not run.done:

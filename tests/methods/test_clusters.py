@@ -213,6 +213,17 @@ class TestKMeans:
                 wanted = np.average([models[i][name] for i in mine], axis=0, weights=weights[mine])
                 np.testing.assert_allclose(server[f"centroid_{k}"][name], wanted, rtol=1e-5, atol=1e-6)
 
+    @pytest.mark.parametrize(("weighting", "alone"), [("uniform", 2), ("examples", 0)])
+    def test_weights_count_when_models_are_grouped(self, recipe: Recipe, weighting: str, alone: int) -> None:
+        """At 0, 1 and 2.2 on a line the last stands alone (0.5 < 0.72); with weights 10, 10, 1 the first (1.3 < 5)."""
+        task = task_of(recipe, rounds=1, weighting=weighting)
+        method, start, away = method_of("kmeans-k", task, centroids=2), task.initial(0), task.initial(1)
+        models = [{name: t + place * away[name] for name, t in start.items()} for place in (0, 1, 2.2)]
+        server = method.aggregate(method.init(0), updates_of(models, [10, 10, 1]), 0)
+        found = [server["centroid_0"], server["centroid_1"]]
+        single = [any(same({"": model}, {"": centroid}) for centroid in found) for model in models]
+        assert single == [place == alone for place in range(3)]
+
     def test_one_centroid_is_the_mean_and_as_many_as_models_are_the_models(self, recipe: Recipe) -> None:
         task = task_of(recipe)
         one, _, _ = run_rounds(method_of("kmeans-k", task, centroids=1), clients())
@@ -300,17 +311,17 @@ class TestIFCA:
         task = task_of(recipe, weighting="examples")
         method = method_of("ifca", task, clusters=3)
         server, models = method.init(0), [task.initial(seed) for seed in range(3)]
-        choices, examples = [2, 0, 2], [1, 2, 3]
+        choices, examples = [2, 0, 2], [1, 2, 4]
         updates = [
             (name, Sent({**sent.tensors, "choice": {"cluster": torch.tensor(j)}}, sent.numbers))
             for (name, sent), j in zip(updates_of(models, examples), choices, strict=True)
         ]
         after = method.aggregate(server, iter(updates), 0)
-        torch.testing.assert_close(after["usage"]["share"], torch.tensor([2 / 6, 0, 4 / 6]))
+        torch.testing.assert_close(after["usage"]["share"], torch.tensor([2 / 7, 0, 5 / 7]))
         for name in task.layout.shapes:
             torch.testing.assert_close(after["cluster_0"][name], models[1][name])
             torch.testing.assert_close(after["cluster_1"][name], server["cluster_1"][name])
-            torch.testing.assert_close(after["cluster_2"][name], (models[0][name] + 3 * models[2][name]) / 4)
+            torch.testing.assert_close(after["cluster_2"][name], (models[0][name] + 4 * models[2][name]) / 5)
         assert same({"": method.model(after)}, {"": after["cluster_2"]})
         with pytest.raises(InputError, match="one of 3 clusters"):
             method.aggregate(

@@ -523,6 +523,7 @@ class TestFedFomo:
         method = fomo(task_of(), models=2, epsilon=0.5, epsilon_decay=0.0)
         rounds = [NAMES[1:3], NAMES[1:3], NAMES, NAMES[2:]]  # then one comes who is first by name
         states, _, log = train(method, rounds)
+        assert [int(state["clock"]["round"]) for state in states] == [0, 1, 2, 3, 4]  # by which epsilon falls
         affinity: dict[tuple[str, str], float] = {}
         for server, sent in zip(states, log, strict=False):
             for client, update in sent.items():

@@ -89,8 +89,8 @@ class FedFomo(ClientModels):
         origin = torch.cat(self.task.layout.flatten(base)).double()
         for i, model in enumerate(table):
             distance = (torch.cat(self.task.layout.flatten(model)).double() - origin).norm()
-            weights[i] = (before - self.loss(model, data, context)) / distance if distance else 0.0
-        return weights.nan_to_num(0.0, 0.0, 0.0)  # a model whose loss is no number is not worth moving to
+            weights[i] = (before - self.loss(model, data, context)) / distance
+        return weights.nan_to_num(0.0, 0.0, 0.0)  # of the base itself, and of a model whose loss is no number
 
     @staticmethod
     def moved(base: Tensors, table: Sequence[Tensors], weights: Tensor) -> Tensors:
