@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import shapes_examples
+from fedbasis.algorithms.base import Adaptation, Context
 from fedbasis.config import Experiment, parse
 from fedbasis.evaluation import chosen_rates, summarize
 from fedbasis.experiment import Prepared, execute, prepare
+from fedbasis.personalize import personalize
 from fedbasis.rounds import sampled
 from fedbasis.runs import read_lines
-from fedbasis.train import Examples
+from fedbasis.train import Examples, Recipe
 from pflbed import Client, InputError
+from test_methods import make, trained
 
 
 def small(dataset: Path, **method: Any) -> Experiment:
@@ -134,3 +138,16 @@ def test_finished_run_says_what_it_measured(dataset: Path, tmp_path: Path) -> No
     assert lines[-1]["bytes_down"] > 2.9 * lines[-1]["bytes_up"]  # three models down, one up
     assert run.done
     assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize("how", ["none", "knn", "ft"])
+def test_the_last_epoch_is_always_looked_at(how: str, recipe: Recipe) -> None:
+    """Also by ways that end between two looks: rates are chosen by the last one."""
+    method = make("knn-per", recipe)
+    server, _, _ = trained("knn-per", recipe)
+    plan = Adaptation(epochs=3, validate_every=2)
+    context = Context(7, "new", method.task.network.workspace())
+    looks = iter(range(9))
+    outcome = personalize(method, server, how, shapes_examples(12), context, plan, lambda *_: float(next(looks)))
+    assert len(outcome.validation) == {"none": 1, "knn": 1, "ft": 2}[how]
+    assert outcome.best.epoch == outcome.last.epoch == len(outcome.losses)

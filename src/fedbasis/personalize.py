@@ -90,12 +90,20 @@ def personalize(
     scores: list[float] = []
     best: Fitted | None = None
     learned: Tensors = {}
-    for loss, learned in _epochs(method, server, how, data, context, plan):
-        losses.append(loss)
-        if validate is not None and (how == "none" or len(losses) % plan.validate_every == 0):
+
+    def look(learned: Tensors) -> None:
+        nonlocal best
+        if validate is not None:
             scores.append(validate(context, learned))
             if best is None or scores[-1] > max(scores[:-1]):
                 best = Fitted(context.model.tensors(), learned, len(losses))
+
+    for loss, learned in _epochs(method, server, how, data, context, plan):
+        losses.append(loss)
+        if len(losses) % plan.validate_every == 0:
+            look(learned)
+    if len(losses) % plan.validate_every:  # ways of one epoch, or of one more, end between two looks
+        look(learned)
     last = Fitted(context.model.tensors(), learned, len(losses))
     return Outcome(last, best or last, losses, scores)
 

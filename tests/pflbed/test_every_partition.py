@@ -255,10 +255,10 @@ def test_a_copy_in_another_domain_changes_nothing_here() -> None:
 def test_only_some_domains_may_have_an_official_test_set() -> None:
     table = table_of(2, 3, 300, 6, test_rows=80)
     assert table.official_test is not None
-    mixed = replace(table, official_test=table.official_test & (table.domains == 0))
-    bench = build(mixed, spec_of("dirichlet", 0))
+    held = table.official_test & (table.domains == 0)
+    bench = build(replace(table, official_test=held), spec_of("dirichlet", 0))
     tested = bench.split == TEST
-    assert np.array_equal(tested & (table.domains == 0), mixed.official_test)
+    assert np.array_equal(tested & (table.domains == 0), held)
     assert (tested & (table.domains == 1)).any()
 
 

@@ -20,7 +20,8 @@ from PIL import Image
 from pflbed.errors import InputError
 from pflbed.paths import FEW, check_relative, inside
 from pflbed.sources import SOURCES
-from pflbed.table_file import in_order, read_table
+from pflbed.table import in_order
+from pflbed.table_file import read_table
 
 HOSTILE = ["/etc/passwd", "../a.png", "a/../b.png", "a/..", "..", "a\\b.png", "C:a.png", "c:/a.png", "a\0.png",
            "a\nb.png", "a\x7f.png", "a\x85.png", ""]  # fmt: skip

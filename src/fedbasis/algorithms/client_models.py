@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedbasis.algorithms.base import MODEL, Adaptation, Context, Method, Sent
 from fedbasis.params import State, StreamingMean, Tensors, require_same
-from fedbasis.train import Adjust, Examples, MeanLoss, backward_passes, sgd
+from fedbasis.train import Adjust, Examples, by_epoch, sgd_steps
 
 CLIENT = "client/"
 TABLE = "table"
@@ -98,17 +98,9 @@ class ClientModels(Method):
         self, data: Examples, context: Context, plan: Adaptation, adjust: Adjust
     ) -> Iterator[tuple[float, Tensors]]:
         """Train the whole working model of a new client, its gradients changed by ``adjust``."""
-        model, losses = context.model, MeanLoss()
-        count = len(model.weights)
-        optimizer = sgd(model.weights, model.gradients, [plan.rate] * count, [plan.decay] * count, plan.momentum)
         recipe = plan.recipe(self.task.recipe)
-        for epoch_ends, loss in backward_passes(model, data, recipe, context.generator("adapt")):
-            adjust(model)
-            optimizer.step()
-            losses.add(loss)
-            if epoch_ends:
-                yield losses.value(), {}
-                losses = MeanLoss()
+        for loss in by_epoch(sgd_steps(context.model, data, recipe, context.generator("adapt"), adjust=adjust)):
+            yield loss, {}
 
     @staticmethod
     def held_out(data: Examples, context: Context) -> tuple[Examples, Examples]:

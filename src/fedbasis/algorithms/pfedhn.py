@@ -34,7 +34,7 @@ class PFedHNConfig(MethodConfig):
     embedding: int = Field(13, ge=1, description="length of an embedding (paper: 1 + clients / 4; 13 for 50 clients)")
     hidden: int = Field(32, ge=1, description="width of its layers (paper: 100); the server holds that many models")
     layers: int = Field(1, ge=0, description="layers after the first (paper: 3; deeper ones feel the embedding later)")
-    rate: float = Field(0.3, gt=0, description="the server's (paper: 0.01 with momentum 0.9 in 5000 one-client steps)")
+    rate: float = Field(0.1, gt=0, description="the server's rate (paper: 0.01 with momentum 0.9, in all 0.1)")
 
 
 class PFedHN(Method):
