@@ -43,7 +43,7 @@ def test_the_example_passes_the_battery(recipe: Recipe, tmp_path: Path) -> None:
     battery.test_a_client_that_sends_nan_is_refused_and_the_round_goes_on(name, recipe)
     battery.test_clients_that_are_never_sampled_do_no_harm(name, recipe)
     battery.test_serves_a_new_client_in_every_way(name, recipe, "batch")
-    battery.test_awkward_clients(name, recipe, 1, 1)
+    battery.test_awkward_clients(name, recipe)
 
 
 @pytest.mark.usefixtures("example")

@@ -268,25 +268,26 @@ class TestEveryMethod:
             chances = method.probabilities(context.model, outcome.last.learned, data.pixels)
             assert chances.shape == (12, 3)
             torch.testing.assert_close(chances.sum(1), torch.ones(12), rtol=1e-4, atol=1e-4)
-            again = personalize(method, published, how, data, context, plan)
-            assert same({"": outcome.last.tensors}, {"": again.last.tensors})
+            if norm == "batch":
+                again = personalize(method, published, how, data, context, plan)
+                assert same({"": outcome.last.tensors}, {"": again.last.tensors})
         assert same(published, copy)
 
-    @pytest.mark.parametrize(("count", "classes"), [(1, 1), (2, 1), (9, 3), (8, 3)])
-    def test_awkward_clients(self, variant: str, recipe: Recipe, count: int, classes: int) -> None:
+    def test_awkward_clients(self, variant: str, recipe: Recipe) -> None:
         """One sample, one class, a last batch of one, a single batch; in training and as a new client."""
         method = make(variant, recipe)
-        odd = shapes_examples(count, classes=classes)
-        server, _, _ = run_rounds(method, {**clients(3), "a/odd": odd})
+        odd = {f"a/{n}": shapes_examples(n, classes=classes) for n, classes in ((1, 1), (2, 1), (9, 3), (8, 3))}
+        server, _, _ = run_rounds(method, {**clients(2), **odd}, rounds=range(2))
         assert finite(server)
         context = Context(7, "new", method.task.network.workspace())
         for how in method.ways:
-            fitted = personalize(method, method.published(server), how, odd, context, Adaptation(epochs=1, rate=0.01))
-            assert finite({"": fitted.last.tensors})
+            for name in ("a/1", "a/2"):
+                plan = Adaptation(epochs=1, rate=0.01)
+                fitted = personalize(method, method.published(server), how, odd[name], context, plan)
+                assert finite({"": fitted.last.tensors})
 
-    @pytest.mark.parametrize("weighting", ["uniform", "examples"])
-    def test_both_weightings_train(self, variant: str, recipe: Recipe, weighting: str) -> None:
-        server, _, _ = run_rounds(make(variant, recipe, weighting=weighting), clients(), rounds=range(2))
+    def test_weighting_by_examples_trains(self, variant: str, recipe: Recipe) -> None:
+        server, _, _ = run_rounds(make(variant, recipe, weighting="examples"), clients(), rounds=range(2))
         assert finite(server)
 
 
