@@ -517,7 +517,8 @@ def test_learning_that_diverges_writes_no_model(
 
 def test_an_unknown_way_is_refused(trained: Path, mine: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     sentence = refused("personalize", trained, "--data", mine, "--out", tmp_path / "out", "--how", "magic")
-    assert "none, lp, ft, coefficients, coefficients+classifier, not by 'magic'" in sentence
+    assert "none, lp, ft, ft-prox, bn, coefficients, coefficients+classifier, " in sentence
+    assert "not by 'magic'" in sentence
 
 
 def test_images_that_cannot_be_predicted_are_refused(

@@ -93,7 +93,7 @@ def test_everything_wrong_is_told_at_once_with_the_nearest_names() -> None:
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
-        ({}, "[method] needs a 'name', one of fedavg, fedbasis"),
+        ({}, "[method] needs a 'name', one of local, fedavg, "),
         ({"method": "fedavg"}, "[method] needs a 'name'"),
         ({"method": {"name": 3}}, "[method] needs a 'name'"),
         ({"method": {"name": "fedbase"}}, "did you mean 'fedbasis'?"),

@@ -51,7 +51,7 @@ class Outcome:
 def label(method: str, how: str) -> str:
     """Name a method and a way of personalizing as tables do: ``FedAvg + FT``."""
     if method not in METHODS:
-        return f"{method} + {how}"
+        return method + SUFFIXES.get(how, f" + {how}")
     own = METHODS[method].personalizers
     first, _, then = how.rpartition("+")
     if how not in own and first in own:
