@@ -365,11 +365,15 @@ class TestTree:
         labels = torch.tensor([0, 1, 2, 4, 5, 5, 1, 0])
         got = class_tree(at[labels][:, None], labels, 6).tolist()
         e = ELSEWHERE
-        # 2-means from the farthest pair 0 and 20: {0, 1, (10)} or {10, 12, 20}; 10 is as far from both, then nearer 14
+        # from the farthest pair, 0 and 20: at first 10 is as near to one as to the other, then nearer to 16
         assert got[0] == [LEFT, RIGHT, LEFT, e, RIGHT, RIGHT]
         assert sorted(got[1:]) == sorted(
             [[LEFT, e, RIGHT, e, e, e], [e, LEFT, e, e, RIGHT, LEFT], [e, LEFT, e, e, e, RIGHT]]
         )
+
+    def test_the_cluster_of_the_first_point_is_the_marked_one(self) -> None:
+        """Also where it belongs to the second of the two farthest points."""
+        assert two_means(torch.tensor([[6.0], [0.0], [10.0], [9.0]])).tolist() == [True, False, True, True]
 
     def test_equal_means_are_still_told_apart(self) -> None:
         assert two_means(torch.zeros(4, 2)).tolist() == [True, False, False, False]
