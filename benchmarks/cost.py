@@ -17,9 +17,8 @@ from typing import Any
 
 import torch
 
-from fedbasis import coefficients
+from fedbasis import basis_round, coefficients
 from fedbasis.algorithms import METHODS
-from fedbasis.algorithms import fedbasis as fedbasis_module
 from fedbasis.algorithms.base import Context, Task
 from fedbasis.basis import BasisSet
 from fedbasis.basis_learning import CoefficientSettings, Work, learn_coefficients, train_bases, train_factored
@@ -119,7 +118,7 @@ def peak(kind: str) -> None:
     received, context = method.init(0), Context(0, "client", network.workspace())
     data = data_for(network, 2 * batch)
     peaks: list[int] = []
-    original = getattr(fedbasis_module, "train_factored")  # noqa: B009
+    original = getattr(basis_round, "train_factored")  # noqa: B009
 
     def watched(*args: Any, **options: Any) -> Any:
         peaks.append(_memory("VmHWM"))
@@ -128,7 +127,7 @@ def peak(kind: str) -> None:
         peaks.append(_memory("VmHWM"))
         return result
 
-    setattr(fedbasis_module, "train_factored", watched)  # noqa: B010
+    setattr(basis_round, "train_factored", watched)  # noqa: B010
     _forget_peak()
     before = _memory("VmRSS")
     method.client_update(received, None, data, context)

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import typer
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+import pflbed
 from conftest import CLASSES, write_images
 from fedbasis import __version__, artifact, cli
 from fedbasis.algorithms import METHODS
@@ -627,3 +628,26 @@ def test_a_mistake_in_the_command_itself_is_explained(fedbasis: Callable[..., En
         assert ended.code == 2
         assert "Usage: fedbasis" in ended.errors
         assert "Traceback" not in ended.errors
+
+
+@pytest.mark.parametrize("partition", ["dirichlet", "mixture", "natural"])
+def test_a_benchmark_built_before_is_trained_on_as_it_is(
+    partition: str, dataset: Path, tmp_path: Path, fedbasis: Callable[..., Ended]
+) -> None:
+    """Its clients and sizes, not the configuration's, are served; everything that shows a run takes it."""
+    found = pflbed.find(dataset)
+    table = replace(found.table, users=np.arange(len(found.table)) % 8, user_names=tuple("abcdefgh"))
+    given = {"clients_per_domain": 2, "new_clients_per_domain": 2, "partition": partition}
+    benchmark = pflbed.build(table, pflbed.Spec().changed(given, 3))
+    pflbed.write(benchmark, found, tmp_path / "bench")
+    (tmp_path / "c.toml").write_text(CONFIG.format(data="nowhere"), encoding="utf-8")
+    argv = ("train", tmp_path / "c.toml", "--data", tmp_path / "bench", "--out", tmp_path / "runs")
+    ended = fedbasis(*argv, "--report", tmp_path / "r.html")
+    assert ended.code == 0, ended.errors
+    (run,) = (tmp_path / "runs").iterdir()
+    assert {line["client"] for line in read_lines(run / "evaluation.jsonl")} == set(benchmark.new)
+    assert {line["size"] for line in read_lines(run / "evaluation.jsonl")} == set(benchmark.spec.sizes)
+    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    assert (config["data"]["partition"], config["data"]["new_clients"]) == (partition, 2)
+    for path in (run, tmp_path / "bench"):
+        assert fedbasis("inspect", path).code == 0

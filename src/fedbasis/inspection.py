@@ -12,6 +12,7 @@ from fedbasis.config import parse
 from fedbasis.display import coefficients_table, results_table
 from fedbasis.runs import Run, read_lines
 from pflbed import InputError, load_manifest
+from pflbed.benchmark import NEW, PARTICIPATING, TEST, VAL
 
 Part = str | Table
 
@@ -89,13 +90,10 @@ def _benchmark(path: Path) -> Iterator[Part]:
     shown = Table()
     for column in ("domain", "images", "participating", "new", "val", "test", "smallest client"):
         shown.add_column(column, justify="right" if column != "domain" else "left")
-    for domain in table.domain_names:
-        mine = [name for name in benchmark.client_ids if benchmark.domain_of(name) == domain]
-        rows = {name: len(benchmark.rows(name)) for name in mine}
-        pools = [
-            sum(n for name, n in rows.items() if name in pool) for pool in (benchmark.participating, benchmark.new)
-        ]
-        held = [len(benchmark.shared_rows(domain, split)) for split in ("val", "test")]
-        total = int((table.domains == table.domain_names.index(domain)).sum())
-        shown.add_row(domain, *(str(n) for n in (total, *pools, *held, min(rows.values()))))
+    for number, domain in enumerate(table.domain_names):
+        places = benchmark.split[table.domains == number]
+        pools = [int((places == split).sum()) for split in (PARTICIPATING, NEW, VAL, TEST)]
+        mine = [len(benchmark.rows(name)) for name in benchmark.client_ids if benchmark.domain_of(name) == domain]
+        smallest = str(min(mine)) if mine else "-"  # clients that mix domains belong to none
+        shown.add_row(domain, *(str(n) for n in (len(places), *pools)), smallest)
     yield shown

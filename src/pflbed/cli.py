@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from pflbed.display import client_grid, client_row, count_grid, counts_of, score_grid
+from pflbed.display import client_grid, client_row, count_grid, counts_of, score_grid, summary
 from pflbed.errors import InputError
 from pflbed.spec import PARTITIONS
 from pflbed.terminal import run, writable
@@ -105,9 +105,7 @@ def scan(
     with _progress("checking images") as report:
         dataset = find(data, source, images)
         table = dataset.table
-        problems = dataset.problems()
-        if not names_only:
-            _, _, problems = dataset.checked(report)
+        problems = dataset.problems() if names_only else dataset.checked(report)[2]
     counts = counts_of(table)
     if as_json:
         by_domain = {
@@ -195,7 +193,8 @@ def build(
         problems.append(f"{leaks:,} test images are trained on under another name in another domain; remove the copies")
     write(benchmark, dataset, out)
     _problems(problems, "")
-    _summary(benchmark)
+    for line in summary(benchmark):
+        _say(line)
     _say(f"Benchmark: {out}")
 
 
@@ -217,15 +216,16 @@ def show(
     if as_json:
         measured = mismatch(benchmark)
         listed = [client_row(benchmark, name) for name in benchmark.client_ids]
-        summary = {"spec": benchmark.spec.as_json(), "digest": benchmark.table.digest, "clients": listed}
-        summary["mismatch"] = {"here": measured.here, "conventional": measured.conventional}
-        sys.stdout.write(json.dumps(summary, ensure_ascii=False) + "\n")
+        found: dict[str, Any] = {"spec": benchmark.spec.as_json(), "digest": benchmark.table.digest, "clients": listed}
+        found["mismatch"] = vars(measured) if measured else None
+        sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
         return
     names = benchmark.client_ids if everyone else benchmark.client_ids[:SHOWN]
     console.print(client_grid(benchmark, names, f"Clients of {bench}"), highlight=False)
     if len(names) < len(benchmark.client_ids):
         _say(f"... and {len(benchmark.client_ids) - len(names):,} more; --all lists them.")
-    _summary(benchmark)
+    for line in summary(benchmark):
+        _say(line)
     picture = plot or bench / "clients.png"
     if plot is not None or not picture.is_file():
         writable(picture.parent)
@@ -254,27 +254,16 @@ def score(
     benchmark = load_manifest(bench)
     scores = score_file(benchmark, predictions)
     if per_client is not None:
-        _write_scores(scores, per_client)
-    roles = [role for role in ("participating", "new") if role in scores.roles.values()]
+        scores.write(per_client)
     if as_json:
-        averages = {
-            role: {
-                kind: vars(scores.average(role, kind == "personalized")) for kind in ("personalized", "global")
-            } | {"clients": sum(mine == role for mine in scores.roles.values())}
-            for role in roles
-        }  # fmt: skip
-        clients = {
-            name: {"role": scores.roles[name], "personalized": value, "global": scores.unweighted[name]}
-            for name, value in scores.personalized.items()
-        }
-        sys.stdout.write(json.dumps({"averages": averages, "clients": clients}, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(scores.as_json(), ensure_ascii=False) + "\n")
         return
-    console.print(score_grid(scores, roles), highlight=False)
+    console.print(score_grid(scores), highlight=False)
     worst = min(scores.personalized, key=lambda name: scores.personalized[name])
     _say(f"The worst served client is {worst}: {100 * scores.personalized[worst]:.1f} %.")
     for role, listed in (("participating", benchmark.participating), ("new", benchmark.new)):
-        missing = len(listed) - sum(mine == role for mine in scores.roles.values())
-        if missing and role in roles:
+        missing = len(listed) - scores.count(role)
+        if 0 < missing < len(listed):
             _say(f"{missing} of {len(listed)} {role} clients have no predictions and are not in the averages.")
     if per_client is not None:
         _say(f"Scores of every client: {per_client}")
@@ -304,32 +293,6 @@ def export(
             _say(line)
 
 
-def _summary(benchmark: Any) -> None:
-    """What a benchmark is worth, in three lines."""
-    from pflbed.mismatch import mismatch
-
-    sizes = sorted((len(benchmark.rows(name)), name) for name in benchmark.client_ids)
-    unused = int((benchmark.split == 4).sum())
-    _say(
-        f"{len(benchmark.participating):,} participating and {len(benchmark.new):,} new clients of "
-        f"{len(benchmark.table):,} images ({benchmark.spec.partition}, seed {benchmark.spec.seed}); the smallest, "
-        f"{sizes[0][1]}, trains on {sizes[0][0]}, the largest, {sizes[-1][1]}, on {sizes[-1][0]}."
-    )
-    if unused:
-        _say(
-            f"{unused:,} images are unused: copies or users that would stand on both sides of a split, or of no client."
-        )
-    measured = mismatch(benchmark)
-    if measured.unscored:
-        _say(f"{measured.unscored:,} clients have no test images of their classes and cannot be scored.")
-    if measured.unscored == len(benchmark.client_ids):
-        return
-    _say(
-        f"Label mismatch between training and test, mean over clients: {measured.here:.4f} here, "
-        f"{measured.conventional:.4f} if each client's own images were halved (0 is faithful, 2 the worst)."
-    )
-
-
 def _split(text: str | None) -> tuple[float, ...] | None:
     if text is None:
         return None
@@ -347,18 +310,6 @@ def _sizes(text: str | None) -> dict[str, float] | None:
         return {name.strip(): float(share) for name, share in pairs}
     except ValueError:
         raise InputError(f"--sizes must be names and shares such as S=0.5,M=1, got {text!r}; mend it") from None
-
-
-def _write_scores(scores: Any, path: Path) -> None:
-    import csv
-
-    from pflbed.files import replacing
-
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["client", "role", "personalized", "global"])
-        for name, value in scores.personalized.items():
-            writer.writerow([name, scores.roles[name], repr(value), repr(scores.unweighted[name])])
 
 
 def _problems(problems: list[str], otherwise: str) -> None:

@@ -1,6 +1,6 @@
 """What a person sees in the terminal: tables of counts, of clients and of scores."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,8 +8,9 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from pflbed.benchmark import Benchmark
-from pflbed.predictions import Scores
+from pflbed.benchmark import UNUSED, Benchmark
+from pflbed.mismatch import mismatch
+from pflbed.predictions import ROLES, Scores
 from pflbed.table import Table
 
 
@@ -78,13 +79,36 @@ def client_grid(benchmark: Benchmark, names: Sequence[str], title: str) -> Grid:
     return grid
 
 
-def score_grid(scores: Scores, roles: Sequence[str]) -> Grid:
+def score_grid(scores: Scores) -> Grid:
     """The averages of every role, with their intervals."""
     grid = Grid(title="Accuracy (%) and its 95 % interval over clients", title_justify="left", title_style="bold")
     for heading in ("clients", "number", "personalized", "global"):
         grid.add_column(heading, justify="left" if heading == "clients" else "right")
-    for role in roles:
+    for role in ROLES:
         averages = (scores.average(role, personalized) for personalized in (True, False))
         cells = [f"{100 * a.mean:.1f} ({100 * a.low:.1f} to {100 * a.high:.1f})" for a in averages if a is not None]
-        grid.add_row(role, str(sum(mine == role for mine in scores.roles.values())), *cells)
+        if cells:
+            grid.add_row(role, str(scores.count(role)), *cells)
     return grid
+
+
+def summary(benchmark: Benchmark) -> Iterator[str]:
+    """What a benchmark is worth, in a few lines."""
+    sizes = sorted((len(benchmark.rows(name)), name) for name in benchmark.client_ids)
+    yield (
+        f"{len(benchmark.participating):,} participating and {len(benchmark.new):,} new clients of "
+        f"{len(benchmark.table):,} images ({benchmark.spec.partition}, seed {benchmark.spec.seed}); the smallest, "
+        f"{sizes[0][1]}, trains on {sizes[0][0]}, the largest, {sizes[-1][1]}, on {sizes[-1][0]}."
+    )
+    if unused := int((benchmark.split == UNUSED).sum()):
+        yield f"{unused:,} images are unused: copies that would stand on both sides of a split, or images of no client."
+    measured = mismatch(benchmark)
+    if measured is None:
+        yield "No client has test images of its classes, so none can be scored."
+        return
+    if measured.unscored:
+        yield f"{measured.unscored:,} clients have no test images of their classes and cannot be scored."
+    yield (
+        f"Label mismatch between training and test, mean over clients: {measured.here:.4f} here, "
+        f"{measured.conventional:.4f} if each client's own images were halved (0 is faithful, 2 the worst)."
+    )

@@ -25,11 +25,11 @@ class Mismatch:
     """Clients without a test image of a class they train on; they are not in the means."""
 
 
-def mismatch(benchmark: Benchmark) -> Mismatch:
-    """Compare the two over all clients that can be scored."""
+def mismatch(benchmark: Benchmark) -> Mismatch | None:
+    """Compare the two over all clients that can be scored; None if none can."""
     scored = [name for name in benchmark.client_ids if benchmark.held_weights(name, "test").sum() > 0]
     if not scored:
-        return Mismatch(float("nan"), float("nan"), len(benchmark.client_ids))
+        return None
     chunk = max(1, 10_000_000 // len(benchmark.table.class_names))
     here = conventional = 0.0
     for start in range(0, len(scored), chunk):  # a hundred thousand clients of a thousand classes do not fit at once

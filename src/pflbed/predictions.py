@@ -6,6 +6,7 @@ occurs must be predicted on all of its test rows, once each.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,13 @@ import numpy as np
 
 from pflbed.benchmark import Benchmark
 from pflbed.errors import InputError
+from pflbed.files import replacing
 from pflbed.score import bootstrap_interval, global_accuracy, weighted_accuracy
 from pflbed.seeding import generator
 from pflbed.table import Rows
 
 COLUMNS = ("client", "row", "predicted")
+ROLES = ("participating", "new")
 
 
 @dataclass(frozen=True)
@@ -48,21 +51,47 @@ class Scores:
         low, high = bootstrap_interval(values, generator("bootstrap over clients"))
         return Average(float(np.mean(values)), low, high)
 
+    def count(self, role: str) -> int:
+        """How many clients of a role were scored."""
+        return sum(mine == role for mine in self.roles.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for machines."""
+        averages: dict[str, Any] = {}
+        for role in ROLES:
+            both = {"personalized": self.average(role), "global": self.average(role, personalized=False)}
+            found = {kind: vars(average) for kind, average in both.items() if average is not None}
+            averages |= {role: {**found, "clients": self.count(role)}} if found else {}
+        clients = {
+            name: {"role": self.roles[name], "personalized": value, "global": self.unweighted[name]}
+            for name, value in self.personalized.items()
+        }
+        return {"averages": averages, "clients": clients}
+
+    def write(self, path: Path) -> None:
+        """Write a csv file with a line per client."""
+        with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["client", "role", "personalized", "global"])
+            for name, value in self.personalized.items():
+                writer.writerow([name, self.roles[name], repr(value), repr(self.unweighted[name])])
+
 
 def score_file(benchmark: Benchmark, file: Path) -> Scores:
     """Read predictions from a parquet or csv file and score them."""
     import pyarrow as pa
-    from pyarrow import csv, parquet
+    from pyarrow import csv as arrow_csv
+    from pyarrow import parquet
 
     file = Path(file)
     if not file.is_file():
         raise InputError(f"the predictions must be a parquet or csv file, got {file}, which is none; check the path")
     try:
-        texts = csv.ConvertOptions(
+        texts = arrow_csv.ConvertOptions(
             column_types={"client": pa.string(), "predicted": pa.string()}, null_values=[""], strings_can_be_null=True
         )
         is_text = file.suffix.lower() == ".csv"  # where 001 is a name and not the number 1
-        read = csv.read_csv(file, convert_options=texts) if is_text else parquet.read_table(file)
+        read = arrow_csv.read_csv(file, convert_options=texts) if is_text else parquet.read_table(file)
     except (pa.ArrowException, OSError) as error:
         raise InputError(
             f"the file {file} must be a parquet or csv table, but it cannot be read ({error}); write it again"

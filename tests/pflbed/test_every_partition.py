@@ -96,6 +96,7 @@ def test_a_benchmark_is_disjoint_complete_deterministic_nested_and_large_enough(
 def test_the_weighted_test_set_has_every_clients_mixture(partition: str) -> None:
     bench = build(table_of(3, 4, 300, 1), spec_of(partition, 0))
     measured = mismatch(bench)
+    assert measured is not None
     assert measured.here == pytest.approx(0, abs=1e-12)
     assert measured.conventional > 0.05
 
@@ -128,7 +129,9 @@ def test_an_official_test_set_is_the_test_set_and_is_weighted_whatever_its_class
     bench = build(table, spec)
     assert table.official_test is not None
     assert np.array_equal(bench.split == TEST, table.official_test)
-    assert mismatch(bench).here == pytest.approx(0, abs=1e-12)
+    measured = mismatch(bench)
+    assert measured is not None
+    assert measured.here == pytest.approx(0, abs=1e-12)
     with pytest.raises(
         InputError, match="official test set of 101 images, so the test share of split must be 0, got 15"
     ):

@@ -17,6 +17,8 @@ from pyarrow import parquet
 
 from conftest import write_images
 from pflbed import cli, load_manifest
+from pflbed.export import EXPORTS
+from pflbed.spec import PARTITIONS
 
 
 @dataclass(frozen=True)
@@ -290,3 +292,8 @@ def test_a_folder_that_cannot_be_written_is_said_first(
     ended = pflbed("build", root, "--out", tmp_path / "locked" / "bench")
     assert ended.code == 2
     assert "not a folder that can be written to" in ended.errors
+
+
+def test_the_command_line_offers_every_partition_and_export() -> None:
+    assert [kind.value for kind in cli.Partition] == list(PARTITIONS)
+    assert [kind.value for kind in cli.Kind] == list(EXPORTS)
