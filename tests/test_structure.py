@@ -11,7 +11,7 @@ LEVELS = [
     {"blocks", "coefficients"},
     {"flat"},
     {"basis", "models", "train", "clustering"},
-    {"artifact", "basis_learning", "basis_aggregation"},
+    {"artifact", "basis_learning", "basis_aggregation", "classifier"},
     {"basis_config", "gp_tree"},
     {"basis_round"},
     {"algorithms"},

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from itertools import product
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedbasis.algorithms import METHODS
 from fedbasis.algorithms.base import Adaptation, Context, Method
+from fedbasis.classifier import head_steps, passed
 from fedbasis.params import State, Tensors
-from fedbasis.train import Examples, batches, by_epoch, forward, proximal, sgd_steps
+from fedbasis.train import Examples, by_epoch, proximal, sgd_steps
 from pflbed.errors import InputError
 
 Validate = Callable[[Context, Tensors], float]
@@ -142,30 +143,13 @@ def _fine_tune(
 
 
 def _probe(_: str, method: Method, data: Examples, context: Context, plan: Adaptation) -> Iterator[tuple[bool, Tensor]]:
-    """Train the classifier alone. The features stay as they are, so they are computed once."""
-    head = context.model.module.get_submodule(method.task.classifier)
-    features: list[Tensor] = []
-    outputs: list[Tensor] = []
-
-    def remember(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        features.append(inputs[0])
-        outputs.append(output)
-
-    hook = head.register_forward_hook(remember)
-    logits = forward(context.model.module, data.pixels, method.task.recipe.preprocessing)
-    hook.remove()
-    if not torch.equal(torch.cat(outputs), logits):
-        raise InputError(
-            f"A linear probe needs '{method.task.classifier}' to be the network's last layer, but it is not."
-        )
-    inputs, labels = torch.cat(features), data.labels.to(logits.device)
+    """Train the classifier alone."""
+    module, classifier = context.model.module, method.task.classifier
+    seen = passed(module, classifier, data.pixels, method.task.recipe.preprocessing, last_for="A linear probe")
+    head, labels = module.get_submodule(classifier), data.labels.to(seen.logits.device)
     optimizer = torch.optim.SGD(head.parameters(), lr=plan.rate, momentum=plan.momentum, weight_decay=plan.decay)
-    generator = context.generator("adapt")
-    for _epoch in range(plan.epochs):
-        parts = batches(len(data), plan.batch, generator)
-        for number, rows in enumerate(parts, start=1):
-            context.model.zero_gradients()
-            loss = cross_entropy(head(inputs[rows]), labels[rows])
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            yield number == len(parts), loss.detach()
+
+    def loss_of(rows: Tensor) -> Tensor:
+        return cross_entropy(head(seen.features[rows]), labels[rows])
+
+    return head_steps(loss_of, optimizer, len(data), plan.batch, plan.epochs, context.generator("adapt"))

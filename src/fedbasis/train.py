@@ -223,10 +223,12 @@ def sgd_steps(
             yield step
 
 
-def by_epoch(steps: Iterable[tuple[bool, Tensor]]) -> Iterator[float]:
-    """Go through the steps of a training and yield the mean loss after every epoch."""
+def by_epoch(steps: Iterable[tuple[bool, Tensor]], step: Callable[[], None] | None = None) -> Iterator[float]:
+    """Yield the mean loss of every epoch of a training; after backward passes alone, ``step`` takes the steps."""
     mean = MeanLoss()
     for epoch_ends, loss in steps:
+        if step is not None:
+            step()
         mean.add(loss)
         if epoch_ends:
             yield mean.value()

@@ -27,7 +27,7 @@ from fedbasis.algorithms.base import MODEL, Adaptation, Context, MethodConfig, S
 from fedbasis.algorithms.fedavg import FedAvg
 from fedbasis.flat import FlatModel
 from fedbasis.params import State, Tensors
-from fedbasis.train import Examples, MeanLoss, Recipe, backward_passes, local_sgd, sgd
+from fedbasis.train import Examples, MeanLoss, Recipe, backward_passes, by_epoch, local_sgd, sgd
 
 PERSONAL, MIXTURE = "personal", "mixture"
 
@@ -124,16 +124,16 @@ class APFL(FedAvg):
         """Train v within its mixture with the global model; the mixture stands in ``context.model``."""
         if how not in self.personalizers:
             raise KeyError(how)
-        model, recipe, mean = context.model, plan.recipe(self.task.recipe), MeanLoss()
+        model, recipe = context.model, plan.recipe(self.task.recipe)
         model.load(self.model(server))
         mixture, fixed = self._mixture(model, recipe, None), [flat.clone() for flat in model.weights]
-        for epoch_ends, loss in backward_passes(model, data, recipe, context.generator("adapt")):
+
+        def step() -> None:
             mixture.step(fixed)
             mixture.mix(fixed)
-            mean.add(loss)
-            if epoch_ends:
-                yield mean.value(), {"alpha": mixture.alpha.cpu()}
-                mean = MeanLoss()
+
+        for loss in by_epoch(backward_passes(model, data, recipe, context.generator("adapt")), step):
+            yield loss, {"alpha": mixture.alpha.cpu()}
 
     def _mixture(self, model: FlatModel, recipe: Recipe, alpha: Tensor | None) -> Mixture:
         rate = (self.config.alpha_rate or recipe.rate) if self.config.adaptive else 0.0

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedbasis.blocks import Layout
+from fedbasis.classifier import passed
 from fedbasis.flat import FlatModel
 from fedbasis.method_config import MethodConfig as MethodConfig  # noqa: PLC0414  (methods take it from here)
 from fedbasis.models import Network, classifier_of, normalization_of
@@ -195,6 +196,11 @@ class Method(ABC):
     def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
         """Predict with a fitted model and what was learned besides it; for most methods the model is all there is."""
         return predict(model.module, pixels, self.task.recipe.preprocessing)
+
+    def features(self, model: FlatModel, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a model's class probabilities and the features they were made of, on the CPU."""
+        seen = passed(model.module, self.task.classifier, pixels, self.task.recipe.preprocessing)
+        return torch.softmax(seen.logits, dim=1).cpu(), seen.features.flatten(1).cpu()
 
     def diagnostics(self, server: State) -> dict[str, Any]:
         """Describe the server's state in a few numbers for the log."""

@@ -12,7 +12,6 @@ hypernetwork): two linear heads add up to one, so a client's model is one ordina
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
@@ -22,8 +21,9 @@ from torch.nn import functional as F  # noqa: N812
 
 from fedbasis.algorithms.base import MODEL, Adaptation, Context, MethodConfig, Sent, Task
 from fedbasis.algorithms.fedavg import FedAvg
+from fedbasis.classifier import head_steps, passed, require_last, watching
 from fedbasis.params import State, Tensors
-from fedbasis.train import Examples, MeanLoss, Recipe, batches, forward, local_sgd
+from fedbasis.train import Examples, Recipe, by_epoch, local_sgd
 from pflbed.errors import InputError
 
 PERSONAL = "personal"
@@ -67,7 +67,7 @@ class FedRoD(FedAvg):
 
         def objective(logits: Tensor, labels: Tensor, _: Tensor) -> Tensor:
             features, output = seen.pop()
-            head.require_last(output, logits)
+            require_last(self.task.classifier, output, logits, self.title)
             head.optimizer.zero_grad()
             personal = F.cross_entropy(logits.detach() + head(features.detach()), labels)
             return F.cross_entropy(logits + prior, labels) + personal
@@ -83,25 +83,20 @@ class FedRoD(FedAvg):
     def adapt(
         self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
-        """Train a personal head from zero. The generic model is frozen, so its features are computed once."""
+        """Train a personal head from zero on the frozen generic model."""
         context.model.load(self.model(server), "The server's model")
-        recipe, generator = plan.recipe(self.task.recipe), context.generator("adapt")
-        head = _Head(context.model.module, self.task, recipe, {})
-        with watching(head.classifier) as seen:
-            logits = forward(context.model.module, data.pixels, recipe.preprocessing)
-        features, outputs = (torch.cat(parts) for parts in zip(*seen, strict=True))
-        head.require_last(outputs, logits)
-        labels = data.labels.to(logits.device)
-        for _ in range(recipe.epochs):
-            losses = MeanLoss()
-            for rows in batches(len(data), recipe.batch, generator):
-                head.optimizer.zero_grad()
-                loss = F.cross_entropy(logits[rows] + head(features[rows]), labels[rows])
-                loss.backward()  # type: ignore[no-untyped-call]
-                head.optimizer.step()
-                losses.add(loss.detach())
+        recipe, module, classifier = plan.recipe(self.task.recipe), context.model.module, self.task.classifier
+        head = _Head(module, self.task, recipe, {})
+        seen = passed(module, classifier, data.pixels, recipe.preprocessing, last_for=self.title)
+        labels = data.labels.to(seen.logits.device)
+
+        def loss_of(rows: Tensor) -> Tensor:
+            return F.cross_entropy(seen.logits[rows] + head(seen.features[rows]), labels[rows])
+
+        generator = context.generator("adapt")
+        for loss in by_epoch(head_steps(loss_of, head.optimizer, len(data), recipe.batch, recipe.epochs, generator)):
             head.merge()
-            yield losses.value(), {}
+            yield loss, {}
 
 
 class _Head:
@@ -126,22 +121,6 @@ class _Head:
 
     def tensors(self) -> Tensors:
         return {f"{self.prefix}.{name}": tensor.detach().to("cpu", copy=True) for name, tensor in self.own.items()}
-
-    def require_last(self, output: Tensor, logits: Tensor) -> None:
-        """Refuse a network that does something to its classifier's output, for then heads do not add up."""
-        if output is not logits and not torch.equal(output, logits):
-            raise InputError(f"Fed-RoD needs '{self.prefix}' to be the network's last layer, but it is not.")
-
-
-@contextmanager
-def watching(layer: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Collect what goes into a layer and what comes out of it."""
-    seen: list[tuple[Tensor, Tensor]] = []
-    hook = layer.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
-    try:
-        yield seen
-    finally:
-        hook.remove()
 
 
 def log_prior(counts: Tensor, gamma: float) -> Tensor:

@@ -12,19 +12,18 @@ so no further data are needed.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from fedbasis.algorithms.base import Adaptation, Context, MethodConfig, Task
+from fedbasis.algorithms.base import Adaptation, Context, MethodConfig
 from fedbasis.algorithms.fedavg import FedAvg
 from fedbasis.flat import FlatModel
 from fedbasis.params import State, Tensors
-from fedbasis.train import Examples, predict
+from fedbasis.train import Examples
 
 GRID = [step / 10 for step in range(11)]
 """The weights of the neighbours among which a client chooses."""
@@ -64,7 +63,7 @@ class KNNPer(FedAvg):
     ) -> Iterator[tuple[float, Tensors]]:
         """Store the client's features and labels; no gradient is taken and the model stays the global one."""
         context.model.load(self.model(server))
-        chances, features = predict_with_features(self.task, context.model, data.pixels)
+        chances, features = self.features(context.model, data.pixels)
         labels = data.labels.cpu().long()
         votes = self._vote(features, features, labels, leave_one_out=True)
         lam = best_share(votes, chances, labels) if self.config.lam == "tuned" else self.config.lam
@@ -76,7 +75,7 @@ class KNNPer(FedAvg):
         """Mix the model's prediction with the neighbours'; after a generic way there is no datastore to ask."""
         if "features" not in learned:
             return super().probabilities(model, learned, pixels)
-        chances, features = predict_with_features(self.task, model, pixels)
+        chances, features = self.features(model, pixels)
         lam = float(learned["lam"])
         return lam * self._vote(features, learned["features"], learned["labels"]) + (1 - lam) * chances
 
@@ -102,21 +101,3 @@ def best_share(votes: Tensor, chances: Tensor, labels: Tensor) -> float:
         return int((mixed.argmax(1) == labels).sum()), float(likelihood)
 
     return max(GRID, key=score)
-
-
-def predict_with_features(task: Task, model: FlatModel, pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a model's class probabilities and the features they were made of, on the CPU."""
-    with inputs_of(model.module.get_submodule(task.classifier)) as seen:
-        chances = predict(model.module, pixels, task.recipe.preprocessing)
-    return chances, torch.cat(seen).flatten(1).cpu()
-
-
-@contextmanager
-def inputs_of(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect what enters a layer in every forward pass: before the classifier, these are the features."""
-    seen: list[Tensor] = []
-    hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    try:
-        yield seen
-    finally:
-        hook.remove()

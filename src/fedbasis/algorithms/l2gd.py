@@ -23,12 +23,13 @@ from typing import ClassVar
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from fedbasis.algorithms.base import MODEL, Adaptation, Context, Method, MethodConfig, Sent
 from fedbasis.flat import FlatModel
 from fedbasis.params import State, Tensors
 from fedbasis.seeding import torch_generator
-from fedbasis.train import Examples, MeanLoss, backward_passes, batches, local_sgd, sgd
+from fedbasis.train import Examples, batches, by_epoch, local_sgd, sgd_steps
 
 PERSONAL = "personal"
 
@@ -97,24 +98,22 @@ class L2GD(Method):
         self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
         """Live through rounds 0, 1, 2, ... with a mean that stays; the momentum runs on through the pulls."""
-        model, mean, loss = context.model, self.model(server), MeanLoss()
+        model, mean = context.model, self.model(server)
         model.load(mean, "The server's model")
-        rates, decays = ([value] * len(model.weights) for value in (plan.rate, plan.decay))
-        optimizer = sgd(model.weights, model.gradients, rates, decays, plan.momentum)
-        recipe, epoch, round = plan.recipe(self.task.recipe), _steps(data, plan.batch), 0
-        _, ends = self.run(context.seed, round, epoch)
-        passes = backward_passes(model, data, recipe, context.generator("adapt"))
-        for step, (epoch_ends, value) in enumerate(passes, start=1):
-            optimizer.step()
-            loss.add(value)
-            if epoch_ends:
-                yield loss.value(), {}
-                loss = MeanLoss()
-            if step == ends and step < plan.epochs * epoch:  # a client is served as it would send: after tails
-                round += 1
-                heads, tails = self.run(context.seed, round, epoch)
-                self._pull(model, mean, heads)
-                ends += tails
+        recipe, epoch = plan.recipe(self.task.recipe), _steps(data, plan.batch)
+
+        def steps() -> Iterator[tuple[bool, Tensor]]:
+            round, (_, ends) = 0, self.run(context.seed, 0, epoch)
+            for number, step in enumerate(sgd_steps(model, data, recipe, context.generator("adapt")), start=1):
+                yield step
+                if number == ends and number < plan.epochs * epoch:  # served as it would send: after tails
+                    round += 1
+                    heads, tails = self.run(context.seed, round, epoch)
+                    self._pull(model, mean, heads)
+                    ends += tails
+
+        for loss in by_epoch(steps()):
+            yield loss, {}
 
     def _pull(self, model: FlatModel, mean: Tensors, heads: int) -> None:
         strength = 1 - (1 - self.config.pull) ** heads

@@ -21,7 +21,7 @@ from fedbasis.algorithms.base import MODEL, Adaptation, Context, MethodConfig
 from fedbasis.algorithms.collected import Collected
 from fedbasis.flat import FlatModel
 from fedbasis.params import State, Tensors
-from fedbasis.train import Examples, MeanLoss, backward_passes, sgd
+from fedbasis.train import Examples, by_epoch, sgd_steps
 from pflbed.errors import InputError
 
 NOISE = 1e-12
@@ -82,19 +82,13 @@ class PCAK(Collected):
             for block, flat in enumerate(model.weights)
         ]
         start = _copy(model)
-        rates, decays = [plan.rate] * len(model.weights), [plan.decay] * len(model.weights)
-        optimizer = sgd(model.weights, model.gradients, rates, decays, plan.momentum)
-        losses, epochs = MeanLoss(), 0
-        for epoch_ends, loss in backward_passes(model, data, plan.recipe(self.task.recipe), context.generator("adapt")):
-            optimizer.step()
-            losses.add(loss)
-            if epoch_ends:
-                tuned, epochs = _copy(model), epochs + 1
-                c = project(model, start, span)
-                yield losses.value(), {"coefficients": c.cpu()}
-                losses = MeanLoss()
-                if epochs < plan.epochs:  # the fine-tuning goes on where it was
-                    _paste(model, tuned)
+        steps = sgd_steps(model, data, plan.recipe(self.task.recipe), context.generator("adapt"))
+        for epoch, loss in enumerate(by_epoch(steps), start=1):
+            tuned = _copy(model)
+            c = project(model, start, span)
+            yield loss, {"coefficients": c.cpu()}
+            if epoch < plan.epochs:  # the fine-tuning goes on where it was
+                _paste(model, tuned)
 
 
 def project(model: FlatModel, start: Sequence[Tensor], span: Sequence[Tensor]) -> Tensor:

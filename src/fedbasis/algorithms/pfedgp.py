@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from fedbasis.algorithms.base import MODEL, Adaptation, Context, Method, MethodConfig, Sent, Task
-from fedbasis.algorithms.knn_per import inputs_of, predict_with_features
+from fedbasis.classifier import watching
 from fedbasis.flat import FlatModel
 from fedbasis.gp_tree import GPTree, Kernel, class_tree
 from fedbasis.params import State, Tensors, only
@@ -84,13 +84,13 @@ class PFedGP(Method):
         loss = 0.0
         labels = data.labels.cpu().long()
         if len(set(labels.tolist())) > 1:
-            _, features = predict_with_features(self.task, context.model, data.pixels)
+            _, features = self.features(context.model, data.pixels)
             tree = class_tree(features, labels, self.task.network.classes)
             generator, recipe = context.generator("posterior"), replace(self.task.recipe, batch=len(data))
-            with inputs_of(context.model.module.get_submodule(self.task.classifier)) as seen:
+            with watching(context.model.module.get_submodule(self.task.classifier)) as seen:
 
                 def objective(_: Tensor, now: Tensor, rows: Tensor) -> Tensor:
-                    return self.loss(seen.pop().flatten(1).cpu(), now.cpu().long(), tree, generator)
+                    return self.loss(seen.pop()[0].flatten(1).cpu(), now.cpu().long(), tree, generator)
 
                 batches, names = context.generator("batches"), self.task.body & self.task.parameters
                 loss = local_sgd(context.model, data, recipe, batches, names=names, objective=objective).value()
@@ -123,7 +123,7 @@ class PFedGP(Method):
     ) -> Iterator[tuple[float, Tensors]]:
         """Draw the posterior of the client's Gaussian processes; the loss is its marginal likelihood's."""
         context.model.load(self.model(server))
-        _, features = predict_with_features(self.task, context.model, data.pixels)
+        _, features = self.features(context.model, data.pixels)
         labels = data.labels.cpu().long()
         tree = class_tree(features, labels, self.task.network.classes)
         classifier = GPTree(self.kernel, features, labels, tree)
@@ -135,7 +135,7 @@ class PFedGP(Method):
         """Predict by the Gaussian processes; after a generic way there are none."""
         if "omega" not in learned:
             return super().probabilities(model, learned, pixels)
-        _, features = predict_with_features(self.task, model, pixels)
+        _, features = self.features(model, pixels)
         classifier = GPTree(self.kernel, learned["features"], learned["labels"], learned["tree"])
         return classifier.log_probabilities(learned["omega"], features).exp().float()
 

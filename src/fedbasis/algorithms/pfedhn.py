@@ -8,8 +8,7 @@ Shamsian et al., "Personalized Federated Learning using Hypernetworks", ICML 202
 
 (algorithm 1). The paper takes one client a step; here a round's clients all start from the round's phi, and the mean of
 their phi-gradients makes one step of plain SGD. b starts as the initial (or pretrained) model and W at zero: so does
-every client's model. Statistics are averaged and sent along. A new client trains an embedding alone, from the mean of
-all embeddings, with phi and the statistics frozen.
+every client's model. Statistics are averaged and sent along. A new client trains an embedding alone, from their mean.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +22,7 @@ from torch import Tensor
 from fedbasis.algorithms.base import CLOCK, MODEL, Adaptation, Context, Method, MethodConfig, Sent
 from fedbasis.params import State, StreamingMean, Tensors, only, plus, without
 from fedbasis.seeding import torch_generator
-from fedbasis.train import Examples, MeanLoss, backward_passes, local_sgd
+from fedbasis.train import Examples, backward_passes, by_epoch, local_sgd
 
 HYPER, EMBEDDINGS, START = "hypernetwork", "embeddings", "start"
 
@@ -60,8 +59,8 @@ class PFedHN(Method):
                 hyper[f"hidden_{layer}.{part}"] = (2 * torch.rand(shape, generator=generator) - 1) / inputs**0.5
         for block in range(len(self.task.layout.blocks)):
             hyper[f"output_{block}.weight"] = torch.zeros(self.task.layout.size(block, True), width)
-        start = {"embedding": torch.zeros(self.config.embedding)}
-        return {MODEL: self.task.initial(seed), HYPER: hyper, START: start, CLOCK: {"seed": torch.tensor(seed)}}
+        small = {START: {"embedding": torch.zeros(self.config.embedding)}, CLOCK: {"seed": torch.tensor(seed)}}
+        return {MODEL: self.task.initial(seed), HYPER: hyper, **small}
 
     def broadcast(self, server: State, client: str) -> State:
         """Generate the client's model."""
@@ -114,20 +113,21 @@ class PFedHN(Method):
     ) -> Iterator[tuple[float, Tensors]]:
         """Train a new embedding through the frozen hypernetwork; the statistics stay the server's."""
         (model := context.model).load(self.model(server))
-        device, recipe, losses = model.weights[0].device, plan.recipe(self.task.recipe), MeanLoss()
+        device, recipe = model.weights[0].device, plan.recipe(self.task.recipe)
         bias = [flat.to(device) for flat in self.task.layout.flatten(server[MODEL])]
         hyper = {name: tensor.to(device) for name, tensor in server[HYPER].items()}
         v = server[START]["embedding"].to(device, copy=True).requires_grad_()
         optimizer = torch.optim.SGD([v], lr=plan.rate, momentum=plan.momentum, weight_decay=plan.decay)
-        for epoch_ends, loss in backward_passes(model, data, recipe, context.generator("adapt"), statistics="frozen"):
+
+        def step() -> None:
             (v.grad,) = torch.autograd.grad(generate(hyper, bias, v), v, model.gradients)
             optimizer.step()
             for weights, flat in zip(model.weights, generate(hyper, bias, v.detach()), strict=True):
                 weights.copy_(flat)
-            losses.add(loss)
-            if epoch_ends:
-                yield losses.value(), {"embedding": v.detach().cpu().clone()}
-                losses = MeanLoss()
+
+        passes = backward_passes(model, data, recipe, context.generator("adapt"), statistics="frozen")
+        for loss in by_epoch(passes, step):
+            yield loss, {"embedding": v.detach().cpu().clone()}
 
     def _model(self, server: State, v: Tensor) -> Tensors:
         bias, statistics = (self.task.layout.flatten(server[MODEL], trained) for trained in (True, False))
