@@ -13,15 +13,15 @@ from fedbasis.algorithms.fedbasis import FedBasis
 from fedbasis.clustering import cluster_directions
 from fedbasis.demo import experiments
 from fedbasis.engines.serial import Serial
-from fedbasis.evaluation import to_examples
 from fedbasis.experiment import prepare
 
 
 def main() -> None:
     torch.set_num_threads(1)
     prepared = prepare(experiments(0)[1])
-    method, clients = prepared.method, prepared.participating
-    engine = Serial(method, {name: to_examples(client.train) for name, client in clients.items()}, seed=0)
+    method = prepared.method
+    clients = {name: prepared.clients[name] for name in prepared.benchmark.participating}
+    engine = Serial(method, {name: client.train for name, client in clients.items()}, seed=0)
     assert isinstance(method, FedBasis)
     server, last = method.init(0), method.warm_rounds - 1
     for number in range(last):

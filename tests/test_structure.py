@@ -9,8 +9,8 @@ SOURCE = Path(__file__).parents[1] / "src"
 LEVELS = [
     {"params", "seeding", "method_config", "__init__"},
     {"blocks", "coefficients"},
-    {"flat"},
-    {"basis", "models", "train", "clustering"},
+    {"flat", "pack"},
+    {"basis", "models", "train", "clustering", "kept", "processes"},
     {"artifact", "basis_learning", "basis_aggregation", "classifier"},
     {"basis_config", "gp_tree"},
     {"basis_round"},

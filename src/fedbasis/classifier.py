@@ -51,6 +51,13 @@ def passed(
     return Passed(features, logits)
 
 
+@torch.no_grad()
+def apply_head(module: nn.Module, classifier: str, features: Tensor, batch: int = 256) -> Tensor:
+    """Return the class probabilities of features, on the CPU: what ``train.predict`` makes of their images."""
+    head = module.get_submodule(classifier)
+    return torch.softmax(torch.cat([head(part) for part in torch.split(features, batch)]), dim=1).cpu()
+
+
 def head_steps(
     loss_of: Callable[[Tensor], Tensor],
     optimizer: torch.optim.Optimizer,

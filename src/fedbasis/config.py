@@ -153,7 +153,14 @@ class Personalize(Section):
 class Machine(Section):
     """Where it is computed. The number of threads can change the last bits, so it counts for the run's name."""
 
+    engine: str = Field(
+        default="auto",
+        pattern="^(auto|serial|pool|ray)$",
+        description="serial, pool (processes), ray (a cluster); auto: pool where there are several cores",
+    )
+    workers: int | None = Field(default=None, ge=1, description="processes; unset: one a core, or two a GPU")
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps ...")
+    checkpoint_seconds: float = Field(default=1.0, ge=0, description="the least time between two checkpoints")
     threads: int = Field(default=1, ge=1, description="of one process; small networks are fastest with 1")
 
 
@@ -184,7 +191,8 @@ class Experiment(Section):
     def digest(self, data_digest: str) -> str:
         """Hash what influences the result: the settings, the data and the weights themselves, not where these lie."""
         settings = self.as_dict()
-        settings["machine"].pop("device")
+        for place in ("engine", "workers", "device", "checkpoint_seconds"):
+            settings["machine"].pop(place)
         settings["data"].pop("source")
         if self.model.weights is not None:
             settings["model"]["weights"] = _content(Path(self.model.weights))

@@ -7,19 +7,22 @@ meet the test labels only for the rate that was chosen: test data choose nothing
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedbasis import coefficients
-from fedbasis.algorithms.base import Adaptation, Context, Method
+from fedbasis.algorithms.base import Adaptation, Context
+from fedbasis.classifier import apply_head, passed
+from fedbasis.engines.base import Desk, Result, Workers
 from fedbasis.params import State, Tensors
 from fedbasis.personalize import Fitted, personalize
-from fedbasis.train import Examples
-from pflbed import Client, global_accuracy, weighted_accuracy
+from fedbasis.train import examples_of
+from pflbed import Client, Images, global_accuracy, weighted_accuracy
 
 
 @dataclass(frozen=True)
@@ -43,45 +46,47 @@ class Plan:
         ]
 
 
-def to_examples(images: Any) -> Examples:
-    """Turn PFLBed's numpy images into tensors that share their memory."""
-    return Examples(torch.from_numpy(images.pixels), torch.from_numpy(images.labels))
+@dataclass(frozen=True)
+class Serving:
+    """One new client, to be served in one way."""
+
+    client: Client
+    how: str
+    size: str
+    plan: Adaptation
+    seed: int
 
 
-def serve(
-    method: Method, server: State, client: Client, how: str, size: str, rate: float, plan: Adaptation, context: Context
-) -> dict[str, Any]:
+def serve(desk: Desk, server: State, item: Serving) -> Result:
     """Personalize one new client in one way; return its curves and its predictions as a record for the log."""
-    started = time.perf_counter()
-    val_pixels = torch.from_numpy(client.val.pixels)
+    method, client, started = desk.method, item.client, time.perf_counter()
+    look = Looks(desk, item.how)
+    data = examples_of(client.sized(item.size))
 
-    def validate(now: Context, learned: Tensors) -> float:
-        guesses = method.probabilities(now.model, learned, val_pixels).argmax(1).numpy()
-        return weighted_accuracy(guesses, client.val.labels, client.val_weights)
+    def validate(_: Context, learned: Tensors) -> float:
+        return weighted_accuracy(look(client.val, learned), client.val.labels, client.val_weights)
 
-    settings = Adaptation(**{**plan.__dict__, "rate": rate})
-    data = to_examples(client.sized(size))
-    outcome = personalize(method, server, how, data, context.at(client.id), settings, validate)
+    context = Context(item.seed, client.id, desk.model)
+    outcome = personalize(method, server, item.how, data, context, item.plan, validate)
     adapted = time.perf_counter() - started
-    test_pixels = torch.from_numpy(client.test.pixels)
 
     def guesses_of(fitted: Fitted) -> list[int]:
-        context.model.load(fitted.tensors)
-        guesses: list[int] = method.probabilities(context.model, fitted.learned, test_pixels).argmax(1).tolist()
+        desk.model.load(fitted.tensors)
+        guesses: list[int] = look(client.test, fitted.learned).tolist()
         return guesses
 
     last = guesses_of(outcome.last)
     record: dict[str, Any] = {
         "client": client.id,
         "domain": client.domain,
-        "how": how,
-        "size": size,
-        "rate": rate,
+        "how": item.how,
+        "size": item.size,
+        "rate": item.plan.rate,
         "images": len(data),
         "seconds": round(adapted, 3),
         "losses": [round(loss, 5) for loss in outcome.losses if np.isfinite(loss)],
         "validation": [round(score, 5) for score in outcome.validation],
-        "validate_every": plan.validate_every if how != "none" else 1,
+        "validate_every": item.plan.validate_every if item.how != "none" else 1,
         "best_epoch": outcome.best.epoch,
         "last_predicted": last,
         "best_predicted": last if outcome.best.epoch == outcome.last.epoch else guesses_of(outcome.best),
@@ -92,7 +97,50 @@ def serve(
             block: [round(share, 4) for share in row]
             for block, row in zip(method.task.layout.blocks, alpha, strict=True)
         }
-    return record
+    return {}, record
+
+
+class Looks:
+    """A client's model looks at images. Where clients' models agree, they share a forward pass.
+
+    ``none`` gives all clients the same model, so images that several are scored on are looked at once. Where only the
+    classifier is trained, the features of images are computed once, for all epochs, rates and clients. What is shared
+    stands in the desk's notes: for as long as the server's state is the same, and for so many sets of images.
+    """
+
+    LIMIT = 64
+
+    def __init__(self, desk: Desk, how: str) -> None:
+        self._desk, self._how = desk, how
+
+    def __call__(self, images: Images, learned: Tensors) -> NDArray[np.int64]:
+        """Return the classes that the desk's model sees in images."""
+        method, model = self._desk.method, self._desk.model
+
+        def probabilities() -> Tensor:
+            return method.probabilities(model, learned, torch.from_numpy(images.pixels))
+
+        def features() -> Tensor:
+            pixels, task = torch.from_numpy(images.pixels), method.task
+            return passed(model.module, task.classifier, pixels, task.recipe.preprocessing).features
+
+        if self._how == "none":
+            chances = self._shared(images, probabilities)
+        elif self._how in ("lp", *method.head_only):
+            chances = apply_head(model.module, method.task.classifier, self._shared(images, features))
+        else:
+            chances = probabilities()
+        guesses: NDArray[np.int64] = chances.argmax(1).numpy()
+        return guesses
+
+    def _shared(self, images: Images, make: Callable[[], Tensor]) -> Tensor:
+        key, notes = (self._how, images.key), self._desk.notes
+        if key not in notes:
+            while len(notes) >= self.LIMIT:
+                notes.pop(next(iter(notes)))
+            notes[key] = make()
+        made: Tensor = notes[key]
+        return made
 
 
 def chosen_rates(records: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
@@ -151,23 +199,23 @@ def _accuracy(client: Client, predicted: Sequence[int]) -> tuple[float, float]:
 
 
 def evaluate(
-    method: Method,
+    workers: Workers,
     server: State,
     clients: Mapping[str, Client],
     plan: Plan,
     seed: int,
     done: Sequence[Mapping[str, Any]] = (),
     write: Callable[[dict[str, Any]], None] | None = None,
-    device: torch.device | str = "cpu",
 ) -> list[dict[str, Any]]:
     """Serve all new clients in all ways; jobs whose record is in ``done`` are not repeated."""
     records = [dict(record) for record in done]
     finished = {(r["how"], r["size"], r["rate"], r["client"]) for r in records}
-    context = Context(seed, "", method.task.network.workspace(device))
-    for how, size, rate, client in plan.jobs(clients):
-        if (how, size, rate, client) in finished:
-            continue
-        record = serve(method, server, clients[client], how, size, rate, plan.adaptation, context)
+    jobs = [job for job in plan.jobs(clients) if job not in finished]
+    items = [
+        Serving(clients[client], how, size, replace(plan.adaptation, rate=rate), seed)
+        for how, size, rate, client in jobs
+    ]
+    for _, record in workers.run(serve, server, items, [f"the new client {job[3]}" for job in jobs]):
         records.append(record)
         if write is not None:
             write(record)

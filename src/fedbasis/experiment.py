@@ -4,7 +4,7 @@ Called again it goes on where it stopped; called after its end it only reads. No
 passes an ``Observer``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,14 +17,16 @@ from fedbasis import artifact
 from fedbasis.algorithms import METHODS
 from fedbasis.algorithms.base import Adaptation, Method, Task
 from fedbasis.config import EMBEDDED, Experiment
-from fedbasis.engines.serial import Serial
-from fedbasis.evaluation import Plan, evaluate, summarize, to_examples
+from fedbasis.engines.choice import Machine, devices_of, workers_for
+from fedbasis.engines.federation import Federation
+from fedbasis.evaluation import Plan, evaluate, summarize
+from fedbasis.kept import Kept
 from fedbasis.models import Network
 from fedbasis.params import State
-from fedbasis.rounds import sampled, train
-from fedbasis.runs import Run, append_line, read_lines, rewrite_lines
+from fedbasis.rounds import Validation, sampled, train
+from fedbasis.runs import Run, append_line, read_lines, rewrite_lines, sync
 from fedbasis.train import Preprocessing, Recipe
-from pflbed import Benchmark, Client, InputError
+from pflbed import Benchmark, Client, Images, InputError
 from pflbed.dataset import find
 from pflbed.files import write_json
 from pflbed.manifest import CARD, read_card
@@ -41,6 +43,9 @@ class Observer:
 
     def started(self, run: Run, method: str, rounds_done: int, rounds: int, jobs_done: int, jobs: int) -> None:
         """The run begins, or goes on."""
+
+    def working(self, who: str) -> None:
+        """These workers do the work."""
 
     def client(self, number: int, client: int, clients: int, loss: float) -> None:
         """A client of a round has trained."""
@@ -78,9 +83,9 @@ class Prepared:
         return METHODS[e.method_name](e.method, task)
 
     @property
-    def participating(self) -> dict[str, Client]:
-        """The clients that train together."""
-        return {name: self.clients[name] for name in self.benchmark.participating}
+    def training(self) -> Mapping[str, Images]:
+        """The images that clients train on, each client's made when it is asked for."""
+        return _Training(self.clients)
 
     @property
     def new(self) -> dict[str, Client]:
@@ -90,6 +95,20 @@ class Prepared:
     def run(self, out: Path) -> Run:
         """Return the run's folder below ``out``."""
         return Run(out / f"{self.experiment.method_name}-{self.experiment.digest(self.identity)}")
+
+
+class _Training(Mapping[str, Images]):
+    def __init__(self, clients: Mapping[str, Client]) -> None:
+        self._clients = clients
+
+    def __getitem__(self, name: str) -> Images:
+        return self._clients[name].train
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
 
 
 def prepare(experiment: Experiment, observer: Observer | None = None) -> Prepared:
@@ -134,27 +153,12 @@ def _built_before(experiment: Experiment, folder: Path, observer: Observer) -> P
     return Prepared(changed, clients.benchmark, clients, read_card(folder)["manifest_sha256"])
 
 
-def device_of(name: str) -> torch.device:
-    """Turn a device's name into a device that is there; "auto" takes an accelerator if there is one."""
-    if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"machine.device '{name}' must be a device of this machine, but it is not: {reason}."
-        ) from error
-    return torch.device(name)
-
-
 def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> Run:
     """Train (or go on training), publish the bases, serve every new client, score, and mark the run as done."""
     observer = observer or Observer()
     run, method, e = prepared.run(out), prepared.method, prepared.experiment
-    device = device_of(e.machine.device)
+    machine = Machine(e.machine.engine, e.machine.workers, e.machine.device, e.machine.threads)
+    devices_of(machine)
     torch.set_num_threads(e.machine.threads)
     p = e.personalize
     plan = Plan(
@@ -181,27 +185,34 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
         lines = read_lines(run.metrics)
         observer.started(run, method.name, lines[-1]["round"] if lines else 0, e.train.rounds, len(done), jobs)
         if run.done:
-            run.checkpoint.unlink(missing_ok=True)  # a process killed at its very end leaves it
+            run.checkpoint.unlink(missing_ok=True)  # a process killed at its very end leaves both
+            Kept(run.kept).remove()
             return run
-        data = {name: to_examples(client.train) for name, client in prepared.participating.items()}
-        server = train(
-            method, Serial(method, data, e.seed, device), prepared.participating, e.seed, run,
-            participation=e.train.participation, on_client=observer.client, on_round=observer.round,
-        )  # fmt: skip
-        publish(prepared, server, run)
-        rewrite_lines(run.evaluation, done)
 
         def write(record: dict[str, Any]) -> None:
             append_line(run.evaluation, record)
+            sync(run.evaluation)
             done.append(record)
             observer.served(len(done), jobs, record)
 
-        records = evaluate(method, server, prepared.new, plan, e.seed, tuple(done), write, device)
+        with workers_for(method, machine) as workers:
+            observer.working(str(workers))
+            kept = Kept(run.kept)
+            server = train(
+                method, Federation(workers, prepared.training, e.seed, kept), prepared.benchmark.participating, e.seed,
+                run, participation=e.train.participation,
+                validate=Validation(method, (prepared.clients[name] for name in prepared.benchmark.participating)),
+                checkpoint_seconds=e.machine.checkpoint_seconds, on_client=observer.client, on_round=observer.round,
+            )  # fmt: skip
+            publish(prepared, server, run)
+            rewrite_lines(run.evaluation, done)
+            records = evaluate(workers, method.published(server), prepared.new, plan, e.seed, tuple(done), write)
         rows = [{**asdict(row), "delta": row.delta} for row in summarize(method.name, records, prepared.new)]
         write_json(run.results, rows)
         prepared.benchmark.save(run.folder / "benchmark")
         run.finish({"bases": artifact.read_card(run.bases).sha256, "rounds": e.train.rounds})
         run.checkpoint.unlink(missing_ok=True)
+        kept.remove()
     return run
 
 

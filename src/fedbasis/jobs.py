@@ -4,22 +4,19 @@ Two processes of one thread each beat one process of two threads for small netwo
 killed leaves its run as it was, so starting again goes on from there.
 """
 
-import contextlib
 import multiprocessing
-import os
 import queue
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from multiprocessing.connection import wait
+from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from fedbasis.config import Experiment, parse
 from fedbasis.experiment import Observer, execute, prepare
+from fedbasis.processes import end_with_parent
 from fedbasis.runs import Run
 from pflbed.errors import InputError
+from pflbed.interrupts import deaf_to_interrupts
 
 EVENTS = ("decoding", "bad_images", "client", "round", "served")
 
@@ -37,29 +34,8 @@ class _Relay(Observer):
         self._events.put((self._index, "started", (run, method, rounds_done, rounds, jobs_done, jobs)))
 
 
-def _end_with_parent() -> None:
-    """Do not train on alone: when the parent is gone, however it ended, so is this process."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-
-@contextlib.contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes started here do not hear Ctrl-C, which reaches all of a terminal's processes: the parent ends them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _work(index: int, raw: dict[str, Any], out: Path, events: Any) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     try:
         run = execute(prepare(parse(raw), _Relay(index, events)), out, _Relay(index, events))
         events.put((index, "finished", run.folder))
@@ -79,7 +55,7 @@ def execute_all(experiments: Sequence[Experiment], out: Path, observers: Sequenc
     ]
     finished: dict[int, Path] = {}
     try:
-        with _deaf_to_interrupts():
+        with deaf_to_interrupts():
             for worker in workers:
                 worker.start()
         while len(finished) < len(workers):

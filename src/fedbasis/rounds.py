@@ -1,24 +1,26 @@
 """The rounds of a federation: sample clients, update them, aggregate, measure, checkpoint; and go on after a stop."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedbasis.algorithms.base import Method, Sent
 from fedbasis.engines.base import Engine
 from fedbasis.flat import FlatModel
 from fedbasis.params import State, nbytes, require_finite
-from fedbasis.runs import Run, append_line, read_lines, rewrite_lines
+from fedbasis.runs import Run, append_line, read_lines, rewrite_lines, sync
 from fedbasis.seeding import numpy_generator
 from fedbasis.train import predict
-from pflbed import Client, Images, weighted_accuracy
+from pflbed import Client, Images
 from pflbed.errors import InputError
 
 ClientSeen = Callable[[int, int, int, float], None]  # round, client number, clients of the round, loss
 RoundSeen = Callable[[dict[str, Any]], None]
+Validate = Callable[[State], float | None]
 
 
 def sampled(clients: Sequence[str], participation: float | int, seed: int, round: int) -> list[str]:
@@ -83,65 +85,90 @@ class _Stream:
 def train(
     method: Method,
     engine: Engine,
-    clients: Mapping[str, Client],
+    clients: Sequence[str],
     seed: int,
     run: Run,
     *,
     participation: float | int = 1.0,
+    validate: Validate | None = None,
+    checkpoint_seconds: float = 1.0,
     on_client: ClientSeen | None = None,
     on_round: RoundSeen | None = None,
 ) -> State:
-    """Train to the end and return the server's state; a checkpoint in the run is taken up."""
+    """Train to the end and return the server's state; a checkpoint in the run is taken up.
+
+    A checkpoint is made after a round if the last one is ``checkpoint_seconds`` ago, at the end, and on the way out
+    after Ctrl-C or an error; so quick rounds are not slowed down, and a kill costs no more than that time.
+    """
     checkpoint = run.load_checkpoint()
-    if checkpoint is None:
-        server, start = method.init(seed), 0
-    else:
-        server, engine.kept, start = checkpoint
+    server, start = (method.init(seed), 0) if checkpoint is None else checkpoint
+    engine.kept.rewind(start)
     rewrite_lines(run.metrics, [line for line in read_lines(run.metrics) if line["round"] <= start])
-    names, scorer = list(clients), _Validation(method, clients)
-    for number in range(start, method.task.rounds):
-        began = time.perf_counter()
-        chosen = sampled(names, participation, seed, number)
-        down = nbytes(method.broadcast(server, chosen[0]))
-        stream = _Stream(engine.map(server, chosen, number), len(chosen), number + 1, on_client)
-        server = method.aggregate(server, stream, seed)
-        means = stream.means()
-        record = {
-            "round": number + 1,
-            "rounds": method.task.rounds,
-            "clients": len(chosen),
-            "refused": stream.refused,
-            "seconds": round(time.perf_counter() - began, 3),
-            "bytes_up": stream.bytes_up // max(1, len(chosen) - len(stream.refused)),
-            "bytes_down": down,
-            "validation": scorer(server),
-            **means,
-            **method.diagnostics(server),
-        }
-        append_line(run.metrics, record)
-        run.save_checkpoint(server, engine.kept, number + 1)
-        if on_round is not None:
-            on_round(record)
+    saved, last = start, time.monotonic()
+    done = start
+
+    def save() -> None:
+        nonlocal saved, last
+        sync(run.metrics)
+        engine.kept.settle(done, before=True)
+        run.save_checkpoint(server, done)
+        engine.kept.settle(done)
+        saved, last = done, time.monotonic()
+
+    try:
+        for number in range(start, method.task.rounds):
+            began = time.perf_counter()
+            chosen = sampled(clients, participation, seed, number)
+            down = nbytes(method.broadcast(server, chosen[0]))
+            stream = _Stream(engine.map(server, chosen, number), len(chosen), number + 1, on_client)
+            after = method.aggregate(server, stream, seed)
+            record = {
+                "round": number + 1,
+                "rounds": method.task.rounds,
+                "clients": len(chosen),
+                "refused": stream.refused,
+                "seconds": round(time.perf_counter() - began, 3),
+                "bytes_up": stream.bytes_up // max(1, len(chosen) - len(stream.refused)),
+                "bytes_down": down,
+                "validation": None if validate is None else validate(after),
+                **stream.means(),
+                **method.diagnostics(after),
+            }
+            append_line(run.metrics, record)
+            server, done = after, number + 1
+            if time.monotonic() - last >= checkpoint_seconds:
+                save()
+            if on_round is not None:
+                on_round(record)
+    finally:
+        if saved < done:
+            save()
     return server
 
 
-class _Validation:
-    """Score the model that a new client would start from, on every domain's validation images, weighted by client."""
+class Validation:
+    """Score the model that a new client would start from, on every domain's validation images, weighted by client.
 
-    def __init__(self, method: Method, clients: Mapping[str, Client]) -> None:
-        self._method, self._clients = method, clients
+    Clients that share their validation images share the forward pass, and the mean over them is one mean weight.
+    """
+
+    def __init__(self, method: Method, clients: Iterable[Client]) -> None:
+        self._method = method
         self._model: FlatModel = method.task.network.workspace()
+        self._sets: dict[Images, NDArray[np.float64]] = {}
+        self._count = 0
+        for client in clients:
+            if len(client.val):
+                share = client.val_weights / client.val_weights.sum()
+                self._sets[client.val] = self._sets.get(client.val, 0.0) + share
+                self._count += 1
 
     def __call__(self, server: State) -> float | None:
+        """Return the mean accuracy over the clients, or nothing if none of them has validation images."""
         self._model.load(self._method.model(server))
-        guesses: dict[Images, Any] = {}  # clients that share their validation images share the forward pass
-        scores = []
-        for client in self._clients.values():
-            if len(client.val) == 0:
-                continue
-            if client.val not in guesses:
-                pixels = torch.from_numpy(client.val.pixels)
-                probabilities = predict(self._model.module, pixels, self._method.task.recipe.preprocessing)
-                guesses[client.val] = probabilities.argmax(1).numpy()
-            scores.append(weighted_accuracy(guesses[client.val], client.val.labels, client.val_weights))
-        return float(np.mean(scores)) if scores else None
+        total = 0.0
+        for images, weights in self._sets.items():
+            pixels = torch.from_numpy(images.pixels)
+            guesses = predict(self._model.module, pixels, self._method.task.recipe.preprocessing).argmax(1).numpy()
+            total += float(weights @ (guesses == images.labels))
+        return total / self._count if self._count else None

@@ -19,6 +19,9 @@ from fedbasis.params import State
 from pflbed.errors import InputError
 from pflbed.files import replacing, write_json
 
+CHECKPOINT = "2"
+"""The format of checkpoints; the first one held what clients keep as well."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -48,8 +51,13 @@ class Run:
 
     @property
     def checkpoint(self) -> Path:
-        """The server's state after the last finished round, and what clients keep."""
+        """The server's state after a round."""
         return self.folder / "checkpoint.safetensors"
+
+    @property
+    def kept(self) -> Path:
+        """What clients keep while the run trains."""
+        return self.folder / "kept"
 
     @property
     def bases(self) -> Path:
@@ -83,38 +91,38 @@ class Run:
                     stale.unlink(missing_ok=True)  # it may have lain in a folder removed just now
             yield
 
-    def save_checkpoint(self, server: State, kept: dict[str, State], rounds_done: int) -> None:
+    def save_checkpoint(self, server: State, rounds_done: int) -> None:
         """Write the state after a round, in one atomic step."""
         state = {f"server/{group}": tensors for group, tensors in server.items()}
-        state |= {f"kept/{client}/{group}": t for client, mine in kept.items() for group, t in mine.items()}
-        write_tensors(self.checkpoint, state, {"rounds_done": str(rounds_done)})
+        write_tensors(self.checkpoint, state, {"rounds_done": str(rounds_done), "format": CHECKPOINT})
 
-    def load_checkpoint(self) -> tuple[State, dict[str, State], int] | None:
+    def load_checkpoint(self) -> tuple[State, int] | None:
         """Read the last checkpoint, or nothing when there is none."""
         if not self.checkpoint.exists():
             return None
         try:
             state, metadata = read_tensors(self.checkpoint)
             rounds_done = int(metadata["rounds_done"])
+            if metadata["format"] != CHECKPOINT:
+                raise ValueError(metadata["format"])
         except (InputError, KeyError, ValueError) as error:
             raise InputError(
-                f"The checkpoint {self.checkpoint} must be whole, but it was cut short or changed; "
+                f"The checkpoint {self.checkpoint} must be whole and of this version, but it is not; "
                 "remove it to start this run from its first round."
             ) from error
         server = {group.removeprefix("server/"): t for group, t in state.items() if group.startswith("server/")}
-        kept: dict[str, State] = {}
-        for group, tensors in state.items():
-            if group.startswith("kept/"):
-                client, _, name = group.removeprefix("kept/").rpartition("/")
-                kept.setdefault(client, {})[name] = tensors
-        return server, kept, rounds_done
+        return server, rounds_done
 
 
 def append_line(path: Path, record: dict[str, Any]) -> None:
-    """Add one json line and push it to the disk."""
+    """Add one json line."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
-        file.flush()
+
+
+def sync(path: Path) -> None:
+    """Push a file to the disk."""
+    with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 

@@ -7,9 +7,11 @@ SGD, coefficient learning and every later method share the batches, the order an
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -54,6 +56,19 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process as plain arrays."""
+        return _examples, (self.pixels.numpy(), self.labels.numpy())
+
+
+def _examples(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Examples:
+    return Examples(torch.from_numpy(pixels), torch.from_numpy(labels))
+
+
+def examples_of(images: Any) -> Examples:
+    """Turn PFLBed's numpy images into tensors that share their memory; examples are that already."""
+    return images if isinstance(images, Examples) else _examples(images.pixels, images.labels)
 
 
 @dataclass(frozen=True)

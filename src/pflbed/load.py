@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +15,9 @@ from numpy.typing import NDArray
 from pflbed.benchmark import Benchmark
 from pflbed.errors import InputError
 from pflbed.table import Rows
+
+Place = tuple[str, int, tuple[int, ...]]
+"""A memory map: its file, where it begins, its shape."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +41,36 @@ class Images:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def key(self) -> tuple[object, bytes]:
+        """The same for the same images, also in another process if they are memory-mapped."""
+        place = _place_of(self.source)
+        return place or id(self.source), hashlib.blake2b(self.rows.tobytes(), digest_size=16).digest()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process: a memory map as its file's name, anything else as these images alone."""
+        place = _place_of(self.source)
+        if place is None:
+            return Images, (self.pixels, np.arange(len(self)), self.labels)
+        return _mapped, (place, self.rows, self.labels)
+
+
+def _place_of(source: NDArray[np.uint8]) -> Place | None:
+    """Where an array's file lies, if it is a memory map as a whole (a part of one forgets where it begins)."""
+    if isinstance(source, np.memmap) and isinstance(source.base, mmap.mmap) and source.filename is not None:
+        return str(source.filename), source.offset, source.shape
+    return None
+
+
+def _mapped(place: Place, rows: Rows, labels: Rows) -> Images:
+    return Images(_file(place), rows, labels)
+
+
+@functools.lru_cache(maxsize=8)
+def _file(place: Place) -> NDArray[np.uint8]:
+    path, offset, shape = place
+    return np.memmap(path, dtype=np.uint8, mode="r", offset=offset, shape=shape)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ from typing import Any
 
 from pflbed.errors import InputError
 from pflbed.images import Opener
+from pflbed.interrupts import deaf_to_interrupts
 
 Job = dict[str, Any]
 Work = Callable[[Opener, Job], Any]
@@ -126,7 +127,7 @@ def _started(count: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
     settings = {"PYTHONUTF8": str(sys.flags.utf8_mode), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        with _deaf_to_interrupts():
+        with deaf_to_interrupts():
             for _ in range(count):
                 processes.append(
                     subprocess.Popen(
@@ -140,19 +141,6 @@ def _started(count: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
         for process in processes:
             with contextlib.suppress(BrokenPipeError), process:  # closes the pipes and waits
                 pass
-
-
-@contextlib.contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes started here do not hear Ctrl-C, which reaches all of a terminal's processes: the parent ends them."""
-    if sys.platform == "win32":
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # one for this process is heard afterwards
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _name(function: Callable[..., Any]) -> str | None:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedbasis.blocks import Layout
@@ -19,6 +21,7 @@ from fedbasis.classifier import passed
 from fedbasis.flat import FlatModel
 from fedbasis.method_config import MethodConfig as MethodConfig  # noqa: PLC0414  (methods take it from here)
 from fedbasis.models import Network, classifier_of, normalization_of
+from fedbasis.pack import packed, unpacked
 from fedbasis.params import State, StreamingMean, Tensors
 from fedbasis.seeding import torch_generator
 from fedbasis.train import Examples, Recipe, predict
@@ -38,6 +41,11 @@ class Task:
     rounds: int
     weighting: Literal["uniform", "examples"] = "uniform"
     weights: Tensors | None = field(default=None, repr=False)  # pretrained tensors that replace the drawn ones
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process with pretrained tensors as one plain array."""
+        weights = None if self.weights is None else packed({"": self.weights})
+        return _task, (self.network, self.recipe, self.rounds, self.weighting, weights)
 
     @cached_property
     def layout(self) -> Layout:
@@ -76,6 +84,10 @@ class Task:
     def weight(self, examples: int) -> float:
         """Return how much a client with so many examples counts."""
         return float(examples) if self.weighting == "examples" else 1.0
+
+
+def _task(network: Network, recipe: Recipe, rounds: int, weighting: Any, weights: NDArray[np.uint8] | None) -> Task:
+    return Task(network, recipe, rounds, weighting, None if weights is None else unpacked(weights)[""])
 
 
 @dataclass(frozen=True)
@@ -140,6 +152,8 @@ class Method(ABC):
     """The ways that are evaluated unless the experiment says otherwise; the last serves a client's folder."""
     rateless: ClassVar[tuple[str, ...]] = ()
     """Those of its own ways that do not depend on the learning rate, so that none has to be chosen."""
+    head_only: ClassVar[tuple[str, ...]] = ()
+    """Those of its own ways that train the classifier alone, from the server's model."""
     one_network: ClassVar[bool] = True
     """Whether a fitted client is one ordinary network; if not, ``probabilities`` needs what was learned besides it."""
 

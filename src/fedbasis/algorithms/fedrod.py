@@ -47,6 +47,7 @@ class FedRoD(FedAvg):
     Config: ClassVar[type[MethodConfig]] = FedRoDConfig
     personalizers: ClassVar[tuple[str, ...]] = ("rod",)
     ways: ClassVar[tuple[str, ...]] = ("none", "lp", "ft", "rod")
+    head_only: ClassVar[tuple[str, ...]] = ("rod",)
     config: FedRoDConfig
 
     def __init__(self, config: FedRoDConfig, task: Task) -> None:

@@ -1,30 +1,42 @@
-"""The engine that updates clients one after another in this process."""
+"""The engine that updates clients one after another in this process, each when it is asked for."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
-from fedbasis.algorithms.base import Context, Method, Sent
-from fedbasis.params import State, is_finite
-from fedbasis.train import Examples
+from fedbasis.algorithms.base import Method
+from fedbasis.engines.base import Data, Desk, Job, Result
+from fedbasis.engines.federation import Federation
+from fedbasis.kept import Kept
+from fedbasis.params import State
 
 
-class Serial:
-    """One working model serves all clients in turn; each loads its own state into it."""
+class Here:
+    """One worker, in this process: one working model serves all jobs in turn."""
+
+    same_disk = True
+
+    def __init__(self, method: Method, device: torch.device | str = "cpu") -> None:
+        self._desk = Desk(method, device)
+
+    def run(self, job: Job, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
+        """Yield the results in the order of the items, each made when it is asked for."""
+        self._desk.notes.clear()
+        for item in items:
+            yield job(self._desk, shared, item)
+
+    def close(self) -> None:
+        """Nobody has to go."""
+
+    def __str__(self) -> str:
+        return f"1 process on {self._desk.device}"
+
+
+class Serial(Federation):
+    """Clients updated one after another."""
 
     def __init__(
-        self, method: Method, data: Mapping[str, Examples], seed: int, device: torch.device | str = "cpu"
+        self, method: Method, data: Data, seed: int, device: torch.device | str = "cpu", kept: Kept | None = None
     ) -> None:
-        self.kept: dict[str, State] = {}
-        self._method, self._data, self._seed = method, data, seed
-        self._model = method.task.network.workspace(device)
-
-    def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent]]:
-        """Update the named clients in this order and yield ``(client, what it sent)``."""
-        for client in clients:
-            context = Context(self._seed, client, self._model, round)
-            received = self._method.broadcast(server, client)
-            sent, kept = self._method.client_update(received, self.kept.get(client), self._data[client], context)
-            if kept is not None and is_finite(kept):
-                self.kept[client] = kept
-            yield client, sent
+        super().__init__(Here(method, device), data, seed, kept)

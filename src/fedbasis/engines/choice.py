@@ -1,0 +1,80 @@
+"""Which engine, how many workers, on which devices: what was asked for, or the best that this machine has."""
+
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from fedbasis.algorithms.base import Method
+from fedbasis.engines.base import Workers
+from fedbasis.engines.serial import Here
+from pflbed.errors import InputError
+from pflbed.workers import cores
+
+ENGINES = ("auto", "serial", "pool", "ray")
+SHARE_A_DEVICE = 2
+"""So many workers share an accelerator unless another number is asked for: while one prepares, the other computes."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What was asked for."""
+
+    engine: str = "auto"
+    workers: int | None = None
+    device: str = "auto"
+    threads: int = 1
+
+
+def device_of(name: str) -> torch.device:
+    """Turn a device's name into a device that is there; "auto" takes an accelerator if there is one."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"machine.device '{name}' must be a device of this machine, but it is not: {reason}."
+        ) from error
+    return torch.device(name)
+
+
+def devices_of(machine: Machine) -> list[str]:
+    """Choose a device for every worker of this machine; several GPUs take turns."""
+    device = device_of(machine.device)
+    if device.type == "cpu":
+        return ["cpu"] * (machine.workers or max(1, cores() // machine.threads))
+    places = [str(device)]
+    if device.type == "cuda" and device.index is None:
+        places = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    count = machine.workers or min(SHARE_A_DEVICE * len(places), cores())
+    return [places[i % len(places)] for i in range(count)]
+
+
+@contextmanager
+def workers_for(method: Method, machine: Machine) -> Iterator[Workers]:
+    """Have workers for as long as the context lasts."""
+    workers = _workers(method, machine)
+    try:
+        yield workers
+    finally:
+        workers.close()
+
+
+def _workers(method: Method, machine: Machine) -> Workers:
+    if machine.engine == "ray":
+        from fedbasis.engines.ray import Cluster
+
+        return Cluster(method, machine.workers, machine.threads, machine.device)
+    devices = devices_of(machine)
+    helper = multiprocessing.current_process().daemon  # it works beside others already and may have no children
+    if machine.engine == "serial" or (machine.engine == "auto" and (helper or len(devices) == 1)):
+        return Here(method, device_of(machine.device))
+    from fedbasis.engines.pool import Pool
+
+    return Pool(method, devices, machine.threads)

@@ -1,0 +1,220 @@
+"""Workers in processes of this machine, one thread each: for small networks that beats one process of many threads.
+
+The state that jobs share is written to one file and mapped by every worker, so it is in memory once; results come back
+the same way, so that only the one that is looked at is in this process. A worker that dies is replaced and its job is
+done again. Workers come from a server process that has imported everything, which makes a new one a matter of
+milliseconds and lets them share that memory too.
+"""
+
+import contextlib
+import multiprocessing
+import queue
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedbasis import pack
+from fedbasis.algorithms.base import Method
+from fedbasis.engines.base import Desk, Job, Result
+from fedbasis.params import State
+from fedbasis.processes import end_with_parent
+from pflbed.errors import InputError
+from pflbed.interrupts import deaf_to_interrupts
+
+TRIES = 3
+"""So often a job may end the process that does it."""
+PRELOADED = [__name__, "fedbasis.evaluation", "torch._dynamo"]
+"""The last one is imported by the first optimizer of a process, and takes a second."""
+START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
+
+@dataclass
+class _Order:
+    """One job on its way."""
+
+    number: int
+    name: str
+    message: tuple[Any, ...]
+    answers: "queue.SimpleQueue[tuple[_Order, Any]]"
+    tries: int = 0
+
+
+class WorkerError(Exception):
+    """What went wrong in a worker, with the place where it did."""
+
+
+class Pool:
+    """So many processes; they start with the first job and end with ``close``, or with this process."""
+
+    same_disk = True
+
+    def __init__(self, method: Method, devices: Sequence[str], threads: int = 1) -> None:
+        self._context: Any = multiprocessing.get_context(START)
+        if START == "forkserver":
+            self._context.set_forkserver_preload(PRELOADED)
+        self._method, self._devices, self._threads = method, list(devices), threads
+        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._crew: list[_Hand] = []
+        self._scratch: Path | None = None
+        self._sent = 0
+
+    def run(self, job: Job, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
+        """Yield the results in the order of the items; all workers are kept busy in the meantime."""
+        scratch = self._start()
+        self._sent += 1
+        place = scratch / f"shared-{self._sent}"
+        pack.write(place, shared)
+        answers: queue.SimpleQueue[tuple[_Order, Any]] = queue.SimpleQueue()
+        for number, (item, name) in enumerate(zip(items, names, strict=True)):
+            message = job, place, item, scratch / f"result-{self._sent}-{number}"
+            self._orders.put(_Order(number, name, message, answers))
+        came: dict[int, tuple[Path, Any]] = {}
+        finished = False
+        try:
+            for number in range(len(items)):
+                while number not in came:
+                    order, answer = answers.get()
+                    if isinstance(answer, BaseException):
+                        raise answer
+                    came[order.number] = order.message[3], answer
+                result, rest = came.pop(number)
+                state = pack.mapped(result)
+                result.unlink()  # what is mapped stays readable
+                yield state, rest
+            finished = True
+        finally:
+            place.unlink(missing_ok=True)
+            if not finished:
+                self.close()  # nobody wants the other results: leave no worker busy with them
+
+    def _start(self) -> Path:
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="fedbasis-pool-"))
+            with deaf_to_interrupts():
+                self._crew = [
+                    _Hand(self._context, (self._method, device, self._threads, self._scratch), self._orders)
+                    for device in self._devices
+                ]
+        return self._scratch
+
+    def close(self) -> None:
+        """End all processes at once and remove what they left."""
+        for hand in self._crew:
+            hand.kill()
+        for _ in self._crew:
+            self._orders.put(None)
+        for hand in self._crew:
+            hand.thread.join()
+        self._crew, self._orders = [], queue.SimpleQueue()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+
+    def __str__(self) -> str:
+        places = ", ".join(f"{self._devices.count(place)} on {place}" for place in dict.fromkeys(self._devices))
+        threads = f" of {self._threads} threads" if self._threads > 1 else ""
+        return f"{len(self._devices)} processes{threads} ({places})"
+
+
+class _Hand:
+    """A worker process and the thread here that keeps it busy."""
+
+    def __init__(self, context: Any, task: tuple[Any, ...], orders: "queue.SimpleQueue[_Order | None]") -> None:
+        self._context, self._task, self._orders = context, task, orders
+        self._ended = False
+        self._lock = threading.Lock()
+        self.process, self._line = self._hire()
+        self.thread = threading.Thread(target=self._drive, daemon=True)
+        self.thread.start()
+
+    def _hire(self) -> tuple[BaseProcess, Connection]:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_work, args=(theirs, *self._task), daemon=True)
+        with _main_left_out(unless=self._task[0]):
+            process.start()
+        theirs.close()  # so that the end of the process is the end of the line
+        return process, ours
+
+    def _drive(self) -> None:
+        while (order := self._orders.get()) is not None and not self._ended:
+            answer = self._ask(order)
+            if answer is not None:
+                order.answers.put((order, answer[0]))
+
+    def _ask(self, order: _Order) -> tuple[Any] | None:
+        """Have the job done, again if its process dies of it, and return its answer; none if nobody wants it now."""
+        while True:
+            try:
+                self._line.send(order.message)
+                return (self._line.recv(),)
+            except (EOFError, OSError):
+                pass
+            with self._lock:
+                if self._ended:
+                    return None
+                self.process.join()
+                self._line.close()
+                code = self.process.exitcode
+                self.process, self._line = self._hire()
+            order.tries += 1
+            if order.tries == TRIES:
+                return (InputError(
+                    f"A worker must live through its job, but the one for {order.name} ended its process {TRIES} times "
+                    f"(exit code {code}); there may be too little memory: lower the number of workers."
+                ),)  # fmt: skip
+
+    def kill(self) -> None:
+        """End the process at once."""
+        with self._lock:
+            self._ended = True
+            self.process.kill()
+            self.process.join()
+
+
+@contextlib.contextmanager
+def _main_left_out(unless: Method) -> Iterator[None]:
+    """Keep processes that start now from importing the user's script, which explodes if it lacks the guard
+    ``if __name__ == "__main__"``; it is needed only where the method itself was written there.
+    """
+    main = sys.modules["__main__"]
+    if type(unless).__module__ != "__main__":
+        sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _work(line: Connection, method: Method, device: str, threads: int, scratch: Path) -> None:
+    """Be a worker: do one job after another until the line ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent(leave=lambda: shutil.rmtree(scratch, ignore_errors=True))
+    torch.set_num_threads(threads)
+    desk = Desk(method, device)
+    known, shared = None, State()
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            job, place, item, result = line.recv()
+            try:
+                if place != known:
+                    desk.notes.clear()
+                    known, shared = place, pack.mapped(place)
+                state, answer = job(desk, shared, item)
+                pack.write(result, state)
+            except InputError as error:
+                answer = error
+            except Exception as error:  # noqa: BLE001  (it is raised again by whoever waits for it)
+                answer = WorkerError(f"{error!r} in a worker process\n{traceback.format_exc()}")
+            line.send(answer)
