@@ -51,7 +51,7 @@ data = {{ source = "{data}", resolution = 12, clients = 3, new_clients = 1, size
 model = {{ options = {{ norm = "batch" }} }}
 train = {{ rounds = {rounds}, epochs = 1, rate = 0.05, participation = 5 }}
 personalize = {{ epochs = 2, rates = [0.01, 0.05] }}
-machine = {{ device = "cpu" }}
+machine = {{ device = "cpu", engine = "{engine}", workers = 2, checkpoint_seconds = 0.0 }}
 [method]
 {method}
 """
@@ -131,10 +131,11 @@ def work(argv: list[str], folder: Path, kill: Callable[[str], None] | None, cach
 class Trial:
     """A configuration in a folder of its own, trained there by child processes."""
 
-    def __init__(self, folder: Path, data: Path, method: str, rounds: int = 4) -> None:
+    def __init__(self, folder: Path, data: Path, method: str, rounds: int = 4, engine: str = "serial") -> None:
         self.folder = folder
         self.config = folder / "config.toml"
-        self.config.write_text(CONFIG.format(data=data, method=METHODS[method], rounds=rounds), encoding="utf-8")
+        text = CONFIG.format(data=data, method=METHODS[method], rounds=rounds, engine=engine)
+        self.config.write_text(text, encoding="utf-8")
 
     def start(self, kill: Callable[[str], None] | None = None) -> BaseProcess:
         """Begin to train in a child process."""

@@ -28,6 +28,7 @@ def small(dataset: Path, **method: Any) -> Experiment:
             "data": {"source": str(dataset), "resolution": 12, "clients": 3, "new_clients": 2},
             "train": {"rounds": 3, "epochs": 1, "batch": 8, "rate": 0.05},
             "personalize": {"epochs": 4, "rates": [0.01, 0.1], "ways": ["none", "lp", "ft"], "validate_every": 2},
+            "machine": {"engine": "serial"},  # some tests replace functions, which other processes do not see
             "method": {"name": "fedavg", **method},
         }
     )

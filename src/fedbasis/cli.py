@@ -43,6 +43,15 @@ class Keep(StrEnum):
     best = "best"
 
 
+class EngineName(StrEnum):
+    """Who trains clients."""
+
+    auto = "auto"
+    serial = "serial"
+    pool = "pool"
+    ray = "ray"
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         from fedbasis import __version__
@@ -119,6 +128,14 @@ def train(
     ] = None,
     weights: Annotated[str | None, typer.Option(help="Pretrained weights (safetensors).")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="In place of the configuration's.")] = None,
+    engine: Annotated[
+        EngineName | None,
+        typer.Option(help="Who trains clients: this process, a pool of processes, or a Ray cluster. Same results."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="How many processes; unset: one a core, two a GPU.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...; auto takes a GPU.")] = None,
     out: Annotated[Path, typer.Option(help="Where the run folder goes.")] = Path("runs"),
     report: Annotated[Path | None, typer.Option(help="Also write this page.")] = None,
 ) -> None:
@@ -138,6 +155,9 @@ def train(
         changed["model"]["weights"] = weights
     if seed is not None:
         changed["seed"] = seed
+    for key, value in (("engine", engine), ("workers", workers), ("device", device)):
+        if value is not None:
+            changed["machine"][key] = value
     experiment = configuration.parse(changed, str(config))
     writable(out)
     if report is not None:

@@ -77,6 +77,10 @@ class _RunObserver(Observer):
             where = "is done already, reading its results"
         self._say(f"{where}, {jobs} personalizations ({run.folder})")
 
+    def working(self, who: str) -> None:
+        """Say who works where."""
+        self._say(f"works with {who}")
+
     def client(self, number: int, client: int, clients: int, loss: float) -> None:
         """Move the bar by one client."""
         done = (number - 1) + client / clients

@@ -18,7 +18,7 @@ from fedbasis.runs import Run
 from pflbed.errors import InputError
 from pflbed.interrupts import deaf_to_interrupts
 
-EVENTS = ("decoding", "bad_images", "client", "round", "served")
+EVENTS = ("decoding", "bad_images", "working", "client", "round", "served")
 
 
 class _Relay(Observer):
