@@ -20,6 +20,7 @@ from fedbasis.algorithms.base import Adaptation
 from fedbasis.config import Experiment, parse
 from fedbasis.demo import experiments
 from fedbasis.display import Live
+from fedbasis.engines.serial import Here
 from fedbasis.evaluation import Plan, Row, evaluate, summarize
 from fedbasis.experiment import prepare
 from fedbasis.jobs import execute_all
@@ -42,7 +43,13 @@ def score(job: tuple[dict[str, object], Path]) -> list[Row]:
     _, server = artifact.load(run.bases, "bases")
     plan = Plan(experiment.ways, tuple(experiment.data.sizes), RATES, Adaptation(), ("none", *prepared.method.rateless))
     records = evaluate(
-        prepared.method, server, prepared.new, plan, experiment.seed, done, lambda record: append_line(path, record)
+        Here(prepared.method),
+        server,
+        prepared.new,
+        plan,
+        experiment.seed,
+        done,
+        lambda record: append_line(path, record),
     )
     return summarize(experiment.method_name, records, prepared.new)
 

@@ -300,6 +300,33 @@ def test_stopped_from_outside_a_run_goes_on_after_its_last_round(
     assert [line["round"] for line in read_lines(trial.run.metrics)] == list(range(1, 21))
 
 
+@pytest.mark.parametrize(("method", "number"), [("by step", signal.SIGKILL), ("fedbasis", signal.SIGINT)])
+def test_a_pool_that_is_stopped_leaves_no_process_and_goes_on_with_the_same_bits(
+    method: str,
+    number: signal.Signals,
+    tmp_path: Path,
+    dataset: Path,
+    uninterrupted: Callable[[str], dict[str, Any]],
+) -> None:
+    trial = Trial(tmp_path, dataset, method, engine="pool")
+    child = trial.start()
+    wait_until(lambda: (trial.folder / "runs").exists() and len(read_lines(trial.run.metrics)) >= 2)
+    assert child.pid is not None
+    family = descendants(child.pid)
+    assert len(family) >= 3  # two workers, and the process that they come from
+    os.kill(child.pid, number)
+    began = time.monotonic()
+    child.join()
+    assert time.monotonic() - began < 2
+    assert child.exitcode == (130 if number == signal.SIGINT else -number), trial.errors
+    wait_until(lambda: not family & running().keys())
+    assert trial.train() == 0, trial.errors
+    assert "works with 2 processes (2 on cpu)" in (trial.folder / "stdout").read_text()
+    expected = uninterrupted(method)
+    assert {**trial.outcome(), "config.json": None} == {**expected, "config.json": None}
+    assert trial.files == FILES
+
+
 def test_a_run_that_is_done_is_only_read(tmp_path: Path, dataset: Path) -> None:
     trial = Trial(tmp_path, dataset, "fedavg", rounds=2)
     assert trial.train() == 0, trial.errors
@@ -425,6 +452,25 @@ def wait_until(happened: Callable[[], bool], seconds: float = 60) -> None:
     while not happened():
         assert time.monotonic() < until, "it did not happen in time"
         time.sleep(0.02)
+
+
+def running() -> dict[int, int]:
+    """All processes that have not ended, and their parents."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                found[int(stat.parent.name)] = int(parent)
+    return found
+
+
+def descendants(pid: int) -> set[int]:
+    """The children of a process, their children, and so on."""
+    parents, found = running(), {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
 
 
 def sentences(errors: str) -> int:

@@ -13,25 +13,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedbasis.blocks import Layout
-from fedbasis.params import StreamingMean, Tensors
+from fedbasis.params import StreamingMean, Tensors, columns, inner_products
 from fedbasis.seeding import seed_for
 from pflbed.errors import InputError
 
 
 def cluster_directions(deltas: Tensor, clusters: int, seed: int, tries: int = 8) -> NDArray[np.int64]:
-    """Return a cluster number for every row of ``deltas``; every cluster gets at least two rows where that is possible.
+    """Return a cluster number for every row of ``deltas``, by its direction."""
+    return cluster_products(inner_products([deltas.double()], len(deltas)), clusters, seed, tries)
+
+
+def cluster_products(products: Tensor, clusters: int, seed: int, tries: int = 8) -> NDArray[np.int64]:
+    """Do so by the inner products of the rows alone; every cluster gets at least two rows where that is possible.
 
     A clustering with a cluster of one is drawn again from another start; if every try is like that, the smallest
     cluster takes the nearer half of the largest.
     """
-    count = len(deltas)
+    count = len(products)
     if count < clusters:
         raise InputError(
             f"Making {clusters} bases needs at least {clusters} client models in the last warm-up round, but only "
             f"{count} arrived; lower 'bases' or sample more clients."
         )
-    directions = deltas / deltas.norm(dim=1, keepdim=True).clamp_min(1e-12)
-    return _cluster(_embed((directions @ directions.t()).double().numpy()), clusters, seed, tries)
+    lengths = products.diagonal().sqrt().clamp_min(1e-12)
+    return _cluster(_embed((products / lengths[:, None] / lengths).numpy()), clusters, seed, tries)
 
 
 def cluster_models(
@@ -48,16 +53,16 @@ def cluster_models(
     ``by_block`` clusters every block on its own: the combination is by block as well, so a basis need not hold the
     same clients in all of its blocks (early blocks tend to group by domain, the classifier by labels).
     """
-    origin = layout.flatten(start)
-    deltas = [
-        torch.stack(rows) - zero
-        for rows, zero in zip(zip(*map(layout.flatten, models), strict=True), origin, strict=True)
-    ]
+    products = []
+    for block in range(len(layout.blocks)):
+        names = [entry.name for entry in layout.select(True) if entry.block == block]
+        moved = (rows[1:] - rows[0] for rows in columns([start, *models], names))
+        products.append(inner_products(moved, len(models)))
     if by_block:
-        labels = [cluster_directions(delta, clusters, seed) for delta in deltas]
+        labels = [cluster_products(product, clusters, seed) for product in products]
     else:
-        labels = [cluster_directions(torch.cat(deltas, dim=1), clusters, seed)] * len(deltas)
-    means = [StreamingMean() for _ in range(clusters * len(deltas))]
+        labels = [cluster_products(torch.stack(products).sum(0), clusters, seed)] * len(products)
+    means = [StreamingMean() for _ in range(clusters * len(products))]
     for index, model in enumerate(models):
         for block, label in enumerate(labels):
             mine = {entry.name: model[entry.name] for entry in layout.entries if entry.block == block}

@@ -4,7 +4,7 @@
 sent or averaged is a ``State``, so there is one function for each of these.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -75,6 +75,22 @@ def only(tensors: Mapping[str, Tensor], names: Collection[str]) -> Tensors:
 def without(tensors: Mapping[str, Tensor], names: Collection[str]) -> Tensors:
     """Return the tensors but those with these names."""
     return {name: tensor for name, tensor in tensors.items() if name not in names}
+
+
+def columns(models: Sequence[Tensors], names: Iterable[str], width: int = 1 << 16) -> Iterator[Tensor]:
+    """Yield the models' numbers side by side in float64 [models, some columns], a few columns at a time."""
+    for name in names:
+        flats = [model[name].reshape(-1) for model in models]
+        for start in range(0, flats[0].numel(), width):
+            yield torch.stack([flat[start : start + width] for flat in flats]).double()
+
+
+def inner_products(rows: Iterable[Tensor], count: int) -> Tensor:
+    """Return all inner products of ``count`` rows that come a few columns at a time."""
+    products = torch.zeros(count, count, dtype=torch.float64)
+    for part in rows:
+        products += part @ part.t()
+    return products
 
 
 class StreamingMean:

@@ -22,6 +22,7 @@ from fedbasis.algorithms.fedavg import FedAvg
 from fedbasis.algorithms.l2gd import L2GD
 from fedbasis.algorithms.per_fedavg import PerFedAvg
 from fedbasis.engines.serial import Serial
+from fedbasis.kept import Kept
 from fedbasis.models import Network
 from fedbasis.params import State, Tensors, only, without
 from fedbasis.personalize import personalize
@@ -110,14 +111,14 @@ def stream(context: Context, data: Examples, batch: int, epochs: int, purpose: s
 
 def rounds_of(
     method: Method, data: dict[str, Examples], rounds: int, server: State | None = None
-) -> Iterator[tuple[State, dict[str, State]]]:
+) -> Iterator[tuple[State, Kept]]:
     engine, server = Serial(method, data, seed=7), server or method.init(7)
     for number in range(rounds):
         server = method.aggregate(server, engine.map(server, list(data), number), 7)
         yield server, engine.kept
 
 
-def last_of(method: Method, data: dict[str, Examples], rounds: int) -> tuple[State, dict[str, State]]:
+def last_of(method: Method, data: dict[str, Examples], rounds: int) -> tuple[State, Kept]:
     return list(rounds_of(method, data, rounds))[-1]
 
 

@@ -20,6 +20,7 @@ from fedbasis import train
 from fedbasis.algorithms import METHODS
 from fedbasis.algorithms.base import Adaptation, Context, Method, Sent, Task
 from fedbasis.engines.serial import Serial
+from fedbasis.kept import Kept
 from fedbasis.models import Network
 from fedbasis.params import State, Tensors
 from fedbasis.personalize import personalize
@@ -36,7 +37,7 @@ def build(name: str, task: Task, **settings: Any) -> Method:
 
 def run(
     method: Method, data: dict[str, Examples], rounds: Sequence[Sequence[str]]
-) -> tuple[State, dict[str, State], list[dict[str, Sent]]]:
+) -> tuple[State, Kept, list[dict[str, Sent]]]:
     """Let the named clients take part, round by round; return the server, what clients keep, and all they sent."""
     engine, server, log = Serial(method, data, SEED), method.init(SEED), []
     for number, chosen in enumerate(rounds):

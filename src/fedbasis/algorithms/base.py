@@ -21,7 +21,7 @@ from fedbasis.classifier import passed
 from fedbasis.flat import FlatModel
 from fedbasis.method_config import MethodConfig as MethodConfig  # noqa: PLC0414  (methods take it from here)
 from fedbasis.models import Network, classifier_of, normalization_of
-from fedbasis.pack import packed, unpacked
+from fedbasis.pack import packed, spooled, unpacked
 from fedbasis.params import State, StreamingMean, Tensors
 from fedbasis.seeding import torch_generator
 from fedbasis.train import Examples, Recipe, predict
@@ -115,6 +115,19 @@ class Sent:
 
     tensors: State
     numbers: Mapping[str, float]
+
+
+def put_aside(updates: Iterable[tuple[str, Sent]]) -> list[tuple[str, Sent]]:
+    """Have all updates of a round at hand, on disk: for the rare round that must look at all of them at once."""
+    heads: list[tuple[str, Mapping[str, float]]] = []
+
+    def states() -> Iterator[State]:
+        for client, sent in updates:
+            heads.append((client, sent.numbers))
+            yield sent.tensors
+
+    shown = spooled(states())
+    return [(client, Sent(state, numbers)) for (client, numbers), state in zip(heads, shown, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedbasis.algorithms.base import MODEL, Adaptation, Context, Method, Sent
-from fedbasis.params import State, StreamingMean, Tensors, require_same
+from fedbasis.params import State, StreamingMean, Tensors, columns, inner_products, require_same
 from fedbasis.train import Adjust, Examples, by_epoch, sgd_steps
 
 CLIENT = "client/"
@@ -31,12 +31,8 @@ def models(server: State, names: Iterable[str] | None = None) -> list[Tensors]:
 
 
 def gram(table: Sequence[Tensors], names: Collection[str]) -> Tensor:
-    """Return all inner products of models over the named tensors, in float64, one tensor of each in memory."""
-    products = torch.zeros(len(table), len(table), dtype=torch.float64)
-    for name in sorted(names):
-        rows = torch.stack([model[name].reshape(-1) for model in table]).double()
-        products += rows @ rows.T
-    return products
+    """Return all inner products of models over the named tensors."""
+    return inner_products(columns(table, sorted(names)), len(table))
 
 
 def combination(

@@ -7,9 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedbasis.algorithms.base import CLOCK, MODEL, Sent
+from fedbasis.algorithms.base import CLOCK, MODEL, Sent, put_aside
 from fedbasis.algorithms.several import Several
-from fedbasis.params import State, Tensors
+from fedbasis.params import State, Tensors, columns, inner_products
 
 
 class Collected(Several):
@@ -26,12 +26,12 @@ class Collected(Several):
         return {MODEL: server[MODEL]}
 
     def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
-        """Take the mean of the clients' models; in the last round sum them up as well, all at once in memory."""
+        """Take the mean of the clients' models; in the last round sum them up as well, put aside on disk."""
         done = int(server[CLOCK]["round"]) + 1
         clock: State = {CLOCK: {"round": torch.tensor(done)}}
         if done < self.task.rounds:
             return {**super().aggregate(server, updates, seed), **clock}
-        arrived = list(updates)
+        arrived = put_aside(updates)
         mean = super().aggregate(server, arrived, seed)
         models = [sent.tensors[MODEL] for _, sent in arrived]
         weights = [self.task.weight(int(sent.numbers["examples"])) for _, sent in arrived]
@@ -46,15 +46,11 @@ class Collected(Several):
         """Return the summary that a server holds; none before the last round."""
         return self.models(server) if f"{self.prefix}_0" in server else []
 
-    def deviations(self, models: Sequence[Tensors], weights: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Yield every parameter's deviations from its weighted mean [models, numbers], one tensor of it at a time."""
-        for entry in self.task.layout.select(True):
-            rows = torch.stack([model[entry.name].flatten() for model in models]).double()
-            yield entry.name, rows - (weights / weights.sum()) @ rows
+    def deviations(self, models: Sequence[Tensors], weights: Tensor, names: Iterable[str]) -> Iterator[Tensor]:
+        """Yield the models' deviations from their weighted mean [models, some columns], a few columns at a time."""
+        return (rows - (weights / weights.sum()) @ rows for rows in columns(models, names))
 
     def gram(self, models: Sequence[Tensors], weights: Tensor) -> Tensor:
         """Return the inner products of the models' deviations: few numbers that hold all of their geometry."""
-        products = torch.zeros(len(models), len(models), dtype=torch.float64)
-        for _, rows in self.deviations(models, weights):
-            products += rows @ rows.t()
-        return products
+        names = [entry.name for entry in self.task.layout.select(True)]
+        return inner_products(self.deviations(models, weights, names), len(models))

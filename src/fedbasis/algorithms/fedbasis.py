@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedbasis import coefficients
-from fedbasis.algorithms.base import CLOCK, MODEL, Adaptation, Context, Method, MethodConfig, Sent, Task
+from fedbasis.algorithms.base import CLOCK, MODEL, Adaptation, Context, Method, MethodConfig, Sent, Task, put_aside
 from fedbasis.algorithms.fedavg import FedAvg
 from fedbasis.basis import BasisSet
 from fedbasis.basis_aggregation import BasisMean
@@ -101,7 +101,7 @@ class FedBasis(Method):
         done = int(server[CLOCK]["round"]) + 1
         if done < self.warm_rounds:
             return {**self._warm_up.aggregate(server, updates, seed), CLOCK: {"round": torch.tensor(done)}}
-        arrived = list(updates)  # the one round in which all local models are needed at once
+        arrived = put_aside(updates)  # the one round in which all local models are needed at once
         major = [self._warm_up.aggregate(server, arrived, seed)[MODEL]] if self.config.major else []
         models = [sent.tensors[MODEL] for _, sent in arrived]
         by_block = self.config.cluster == "block"

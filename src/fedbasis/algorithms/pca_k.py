@@ -65,9 +65,10 @@ class PCAK(Collected):
             if k < len(mixing) and values[place] > NOISE * values[-1]:
                 mixing[k] = root * vectors[:, place] / values[place].sqrt()
         components = [{name: torch.zeros_like(tensor) for name, tensor in mean.items()} for _ in mixing]
-        for name, rows in self.deviations(models, weights):
-            for component, flat in zip(components, mixing @ rows, strict=True):
-                component[name].copy_(flat.view_as(component[name]))
+        for entry in self.task.layout.select(True):
+            flats = torch.cat([mixing @ rows for rows in self.deviations(models, weights, [entry.name])], dim=1)
+            for component, flat in zip(components, flats, strict=True):
+                component[entry.name].copy_(flat.view(entry.shape))
         return components
 
     def adapt(

@@ -218,3 +218,4 @@ def _work(line: Connection, method: Method, device: str, threads: int, scratch: 
             except Exception as error:  # noqa: BLE001  (it is raised again by whoever waits for it)
                 answer = WorkerError(f"{error!r} in a worker process\n{traceback.format_exc()}")
             line.send(answer)
+    shutil.rmtree(scratch, ignore_errors=True)  # nobody is there any more to do it
