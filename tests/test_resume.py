@@ -157,6 +157,10 @@ class Trial:
         (folder,) = (self.folder / "runs").iterdir()
         return Run(folder)
 
+    def has_trained(self) -> bool:
+        """Whether two rounds are over."""
+        return any(len(read_lines(Run(folder).metrics)) >= 2 for folder in (self.folder / "runs").glob("*"))
+
     @property
     def errors(self) -> str:
         return (self.folder / "stderr").read_text()
@@ -285,7 +289,7 @@ def test_stopped_from_outside_a_run_goes_on_after_its_last_round(
 ) -> None:
     trial = Trial(tmp_path, dataset, "fedavg", rounds=20)
     child = trial.start()
-    wait_until(lambda: (trial.folder / "runs").exists() and len(read_lines(trial.run.metrics)) >= 2)
+    wait_until(trial.has_trained)
     assert child.pid is not None
     os.kill(child.pid, number)
     child.join()
@@ -310,7 +314,7 @@ def test_a_pool_that_is_stopped_leaves_no_process_and_goes_on_with_the_same_bits
 ) -> None:
     trial = Trial(tmp_path, dataset, method, engine="pool")
     child = trial.start()
-    wait_until(lambda: (trial.folder / "runs").exists() and len(read_lines(trial.run.metrics)) >= 2)
+    wait_until(trial.has_trained)
     assert child.pid is not None
     family = descendants(child.pid)
     assert len(family) >= 3  # two workers, and the process that they come from
@@ -403,7 +407,9 @@ def test_stopped_experiments_leave_no_process_behind(
 ) -> None:
     configs = [tmp_path / f"{name}.toml" for name in ("fedavg", "fedbasis")]
     for path in configs:
-        path.write_text(CONFIG.format(data=dataset, method=METHODS[path.stem], rounds=100_000), encoding="utf-8")
+        path.write_text(
+            CONFIG.format(data=dataset, method=METHODS[path.stem], rounds=100_000, engine="auto"), encoding="utf-8"
+        )
     with (tmp_path / "stderr").open("w") as errors:
         demo = subprocess.Popen(
             [sys.executable, "-c", DEMO, str(tmp_path), *map(str, configs)], start_new_session=True,
@@ -440,7 +446,9 @@ def test_an_experiment_that_fails_ends_the_others_and_says_why(tmp_path: Path, d
     trial = Trial(tmp_path, dataset, "fedavg")
     assert trial.train(MOMENTS["half a checkpoint, warm-up"]) == -signal.SIGKILL
     config = tmp_path / "long.toml"
-    config.write_text(CONFIG.format(data=dataset, method=METHODS["fedbasis"], rounds=100_000), encoding="utf-8")
+    config.write_text(
+        CONFIG.format(data=dataset, method=METHODS["fedbasis"], rounds=100_000, engine="auto"), encoding="utf-8"
+    )
     plans = [read(config), read(trial.config)]
     with trial.run.locked(), pytest.raises(InputError, match="another is training"):
         execute_all(plans, tmp_path / "runs", [Observer(), Observer()])
