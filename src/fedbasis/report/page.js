@@ -1,4 +1,7 @@
-// Sort a table by the column whose heading is clicked; cells without a number stay at the end.
+// What a reader can do: sort a table by any column, switch between light and dark, save a figure or a table as a file.
+const slug = (text) => text.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 80);
+
+// Sort a table by the column whose heading is pressed; cells without a number stay at the end.
 document.querySelectorAll("table.sortable").forEach((table) => {
   const headings = table.querySelectorAll("thead tr:last-child th");
   headings.forEach((heading, column) => {
@@ -23,5 +26,66 @@ document.querySelectorAll("table.sortable").forEach((table) => {
       });
       table.tBodies[0].append(...rows);
     });
+  });
+});
+
+// Light or dark: as the system says until the reader chooses; the choice is kept where the browser allows it.
+const root = document.documentElement;
+const toggle = document.getElementById("theme");
+const kept = (choice) => {
+  try {
+    if (choice) localStorage.setItem("fedbasis-theme", choice);
+    return localStorage.getItem("fedbasis-theme");
+  } catch {
+    return null;
+  }
+};
+const show = (theme) => {
+  root.dataset.theme = theme;
+  toggle.textContent = theme === "dark" ? "Light" : "Dark";
+};
+show(kept() || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+toggle.hidden = false;
+toggle.addEventListener("click", () => {
+  show(root.dataset.theme === "dark" ? "light" : "dark");
+  kept(root.dataset.theme);
+});
+
+// Save: the file is made from the page itself, so it works without a network and from a local file.
+const saver = (place, ending, kind, name, content) => {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "save";
+  button.textContent = ending;
+  button.setAttribute("aria-label", `Save as ${ending}: ${name}`);
+  button.addEventListener("click", () => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([content()], { type: kind }));
+    link.download = `${slug(name)}.${ending}`;
+    document.body.append(link);
+    link.click();
+    link.remove();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  });
+  place.append(button);
+};
+document.querySelectorAll("figure").forEach((figure) => {
+  const svg = figure.querySelector("svg");
+  saver(figure, "svg", "image/svg+xml", svg.getAttribute("aria-label"), () => {
+    const copy = svg.cloneNode(true);
+    const [, , width, height] = svg.getAttribute("viewBox").split(/\s+/);
+    copy.setAttribute("style", "color:#1c2128;background:#ffffff");
+    copy.setAttribute("width", `${width}pt`);
+    copy.setAttribute("height", `${height}pt`);
+    return new XMLSerializer().serializeToString(copy);
+  });
+});
+document.querySelectorAll("table.sortable").forEach((table) => {
+  const quoted = (text) => `"${text.replace(/"/g, '""')}"`;
+  saver(table.caption, "csv", "text/csv", table.dataset.name, () => {
+    const groups = [...table.tHead.rows[0].cells].flatMap((cell) => Array(cell.colSpan).fill(cell.textContent));
+    const heads = [...table.tHead.rows[1].cells].map((cell, i) => `${groups[i]} ${cell.textContent}`.trim());
+    const rows = [...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.textContent));
+    return [heads, ...rows].map((row) => row.map(quoted).join(",")).join("\r\n") + "\r\n";
   });
 });
