@@ -107,7 +107,7 @@ def _read(run: Run, manifests: dict[str, Benchmark]) -> RunData:
     folder = run.folder.resolve().name
     if not run.config.is_file():
         raise InputError(
-            f"A report is made from run folders, but {run.folder} has no {run.config.name}; check the path."
+            f"A run is a folder with its configuration, but {run.folder} has no {run.config.name}; check the path."
         )
     config = _json(run.config)
     if not isinstance(config, dict) or not isinstance(config.get("method"), dict) or "name" not in config["method"]:

@@ -31,11 +31,12 @@ def write_files(sections: Sequence[Section], folder: Path) -> list[Path]:
     """
     written: dict[Path, str] = {}
 
-    def put(path: Path, text: str) -> None:
-        if not NAME.fullmatch(path.stem) or path in written:
+    def put(kind: str, name: str, ending: str, text: str) -> None:
+        path = folder / kind / f"{name}.{ending}"
+        if not NAME.fullmatch(name) or path in written:
             raise InputError(
                 f"Every table and figure needs a name of its own made of letters, digits, '.', '_' and '-', but there "
-                f"is {path.stem!r}{' twice' if path in written else ''}; rename its section or figure."
+                f"is {name!r}{' twice' if path in written else ''}; rename its section or figure."
             )
         written[path] = text
 
@@ -43,9 +44,9 @@ def write_files(sections: Sequence[Section], folder: Path) -> list[Path]:
         for number, grid in enumerate(section.tables, start=1):
             name = section.name if len(section.tables) == 1 else f"{section.name}-{number}"
             for ending, write in WRITERS.items():
-                put(folder / "tables" / f"{name}.{ending}", write(grid))
+                put("tables", name, ending, write(grid))
         for figure in section.figures:
-            put(folder / "figures" / f"{figure.name}.svg", standalone(figure.svg))
+            put("figures", figure.name, "svg", standalone(figure.svg))
     for path, text in written.items():
         with replacing(path) as temporary:
             temporary.write_text(text, encoding="utf-8", errors="replace", newline="")

@@ -81,7 +81,6 @@ def _context(runs: Sequence[RunData], sections: Sequence[Section], home: Path) -
         "by_domain": tables.by_domain(groups) if scored else None,
         "by_client": tables.by_client(groups) if scored else None,
         "training_cost": tables.training_cost(groups),
-        "personalization_cost": tables.personalization_cost(groups) if scored else None,
     }
 
 

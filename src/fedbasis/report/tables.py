@@ -6,7 +6,7 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from fedbasis.report.data import domain_of, domains_of, sizes_of
-from fedbasis.report.groups import Group, Scores, compared
+from fedbasis.report.groups import Group, compared
 from fedbasis.report.paired import leaders
 
 NOTHING = "–"
@@ -54,17 +54,12 @@ def results(groups: Sequence[Group]) -> Grid:
             _mean(group, [row.seconds for row in rows], lambda seconds: f"{seconds:.2f}"),
         ]
 
-    grid = _by_size("Personalized accuracy of the new clients, in %", groups, COLUMNS, cells)
-    sizes = range(len(grid.columns) // len(COLUMNS))
-    return _marked(grid, groups, {len(COLUMNS) * i: lambda scores: scores for i in sizes})
+    return _marked(_by_size("Personalized accuracy of the new clients, in %", groups, COLUMNS, cells), groups)
 
 
 def by_domain(groups: Sequence[Group]) -> Grid:
-    """Average Last over the clients of every domain; the best of a domain is marked."""
+    """Average Last over the clients of every domain; these are too few to mark a best one."""
     domains = domains_of([run for group in groups for run in group.scored])
-
-    def within(domain: str) -> Callable[[Scores], Scores]:
-        return lambda scores: {key: score for key, score in scores.items() if domain_of(key[1]) == domain}
 
     def cells(group: Group, how: str, size: str) -> list[Cell]:
         found = []
@@ -74,9 +69,7 @@ def by_domain(groups: Sequence[Group]) -> Grid:
             found.append(_points(group, [fmean(mine) for mine in per_seed if mine]))
         return found
 
-    grid = _by_size("Mean Last per domain, in %", groups, domains, cells)
-    picks = {i: within(domains[i % len(domains)]) for i in range(len(grid.columns))}
-    return _marked(grid, groups, picks)
+    return _by_size("Mean Last per domain, in %", groups, domains, cells)
 
 
 def by_client(groups: Sequence[Group]) -> Grid:
@@ -120,16 +113,6 @@ def training_cost(groups: Sequence[Group]) -> Grid:
     )
 
 
-def personalization_cost(groups: Sequence[Group]) -> Grid:
-    """Show the mean time to serve one new client."""
-
-    def cells(group: Group, how: str, size: str) -> list[Cell]:
-        seconds = [row.seconds for row in group.rows(how, size)]
-        return [_mean(group, seconds, lambda value: f"{value:.2f}")]
-
-    return _by_size("Personalizing one new client, in seconds", groups, ["s/client"], cells)
-
-
 def _by_size(
     caption: str, groups: Sequence[Group], columns: Sequence[str], cells: Callable[[Group, str, str], list[Cell]]
 ) -> Grid:
@@ -144,13 +127,13 @@ def _by_size(
     return Grid(caption, [(f"size {size}", len(columns)) for size in sizes], list(columns) * len(sizes), rows)
 
 
-def _marked(grid: Grid, groups: Sequence[Group], picks: Mapping[int, Callable[[Scores], Scores]]) -> Grid:
-    """Mark the best of some columns by the clients' scores that they average, and what is not significantly worse."""
-    same, sizes, lines = compared(groups), _sizes(groups), _lines(groups)
+def _marked(grid: Grid, groups: Sequence[Group]) -> Grid:
+    """Mark the best Last of every size, and what is not significantly worse."""
+    same, lines = compared(groups), _lines(groups)
     rows = [(head, list(cells)) for head, cells in grid.rows]
-    for column, pick in picks.items():
-        size = sizes[column * len(sizes) // len(grid.columns)]
-        scores = [pick(group.scores(how, size)) if group in same else {} for group, how in lines]
+    for number, size in enumerate(_sizes(groups)):
+        column = number * len(COLUMNS)
+        scores = [group.scores(how, size) if group in same else {} for group, how in lines]
         for (_, cells), best in zip(rows, leaders(scores), strict=True):
             cells[column] = replace(cells[column], best=best)
     return replace(grid, rows=rows)
