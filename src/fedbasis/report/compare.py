@@ -112,7 +112,8 @@ def _check(first: RunData, second: RunData) -> None:
 
 
 def _table(title: str) -> Table:
-    return Table(title=Text(title, "bold"), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    heading = Text(title, "bold")
+    return Table(title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
 
 
 def _named(runs: Sequence[RunData]) -> list[Group]:
