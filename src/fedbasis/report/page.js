@@ -82,7 +82,7 @@ document.querySelectorAll("figure").forEach((figure) => {
 });
 document.querySelectorAll("table.sortable").forEach((table) => {
   const quoted = (text) => `"${text.replace(/"/g, '""')}"`;
-  saver(table.caption, "csv", "text/csv", table.dataset.name, () => {
+  saver(table.caption.firstElementChild, "csv", "text/csv", table.dataset.name, () => {
     const groups = [...table.tHead.rows[0].cells].flatMap((cell) => Array(cell.colSpan).fill(cell.textContent));
     const heads = [...table.tHead.rows[1].cells].map((cell, i) => `${groups[i]} ${cell.textContent}`.trim());
     const rows = [...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.textContent));

@@ -43,24 +43,20 @@ def domain_colors(groups: Sequence[Group]) -> dict[str, str]:
 def accuracies(groups: Sequence[Group], sheet: Sheet) -> Panel | None:
     """Show every new client's accuracy, a figure per size, the best rows first where there are too many."""
     colors = domain_colors(groups)
-    found = {
-        size: {
-            group.title(how): scores for group in groups for how in group.ways if (scores := group.scores(how, size))
-        }
+    everyone = {
+        size: {group.title(how): mine for group in groups for how in group.ways if (mine := group.scores(how, size))}
         for size in sizes_of([run for group in groups for run in group.scored])
     }
+    found = {size: _best(rows) for size, rows in everyone.items() if rows}
     least = min((score for rows in found.values() for mine in rows.values() for score in mine.values()), default=0.0)
-    rows = max((len(rows) for rows in found.values()), default=0)
     crowded = any(sum(len(mine) for mine in rows.values()) > DOTS for rows in found.values())
     drawn = []
-    for size, every in found.items():
-        chosen = _best(every) if rows > ROWS else every
-        if chosen:
-            dots = {name: [colors[domain_of(client)] for _, client in mine] for name, mine in chosen.items()}
-            points = {name: list(mine.values()) for name, mine in chosen.items()}
-            figure = figures.strip(points, dots, max(-1.0, 10 * math.floor(10 * least) - 1), crowded)
-            figure.axes[0].set_title(figures.short(f"size {size}"))
-            drawn.append(sheet(figure, f"Personalized accuracy of every new client by method, size {size}"))
+    for size, rows in found.items():
+        dots = {name: [colors[domain_of(client)] for _, client in mine] for name, mine in rows.items()}
+        points = {name: list(mine.values()) for name, mine in rows.items()}
+        figure = figures.strip(points, dots, max(-1.0, 10 * math.floor(10 * least) - 1), crowded)
+        figure.axes[0].set_title(figures.short(f"size {size}"))
+        drawn.append(sheet(figure, f"Personalized accuracy of every new client by method, size {size}"))
     if not drawn:
         return None
     note = "A dot is one new client (Last), coloured by its domain; the upright bar is the mean."
@@ -69,8 +65,8 @@ def accuracies(groups: Sequence[Group], sheet: Sheet) -> Panel | None:
             "The thick bar holds the middle half of the new clients (Last), the thin one all but the worst and the "
             "best tenth; the upright bar is the mean."
         )
-    if rows > ROWS:
-        note += f" The {ROWS} best of {rows} rows are drawn; the tables hold all."
+    if (most := max(map(len, everyone.values()))) > ROWS:
+        note += f" The {ROWS} best of {most} rows are drawn; the tables hold all."
     return Panel("", drawn, [] if crowded else [(name, color, "dot") for name, color in colors.items()], note)
 
 
@@ -148,7 +144,10 @@ def seed_of(group: Group, run: RunData) -> str:
     return f", seed {run.seed}" if len(group.runs) > 1 else ""
 
 
-def _best(scores: Mapping[str, Scores]) -> dict[str, Scores]:
+def _best(scores: dict[str, Scores]) -> dict[str, Scores]:
+    """Keep the best rows where there are too many to draw."""
+    if len(scores) <= ROWS:
+        return scores
     ranked = sorted(scores, key=lambda name: -float(np.mean(list(scores[name].values()))))
     return {name: scores[name] for name in ranked[:ROWS]}
 

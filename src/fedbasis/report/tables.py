@@ -11,7 +11,7 @@ from fedbasis.report.paired import leaders
 
 NOTHING = "–"
 COLUMNS = ("Last", "Best", "|Δ|", "rate", "s/client")
-SPREAD = ("worst", "worst tenth", "median", "best tenth", "deviation")
+SPREAD = ("worst", "worst 10 %", "median", "best 10 %", "s.d.")
 MEMORY = "peak_memory"
 """What a line of the log calls the largest memory of its round, in bytes, if it tells."""
 
