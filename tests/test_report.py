@@ -176,15 +176,15 @@ def test_the_tables_hold_the_numbers_and_their_runs(text: str) -> None:
 
 def test_the_headline_names_whoever_wins(text: str) -> None:
     """All rows are named in order of their score; none is chosen for its run by a test score."""
-    small = "<p>FedBasis reaches 81.2 % on 4 new clients with S data, FedAvg + FT 77.5 %, FedAvg"
+    small = "<p>FedBasis reaches 81.2\xa0% on 4 new clients with S data, FedAvg + FT 77.5\xa0%, FedAvg"
     assert small in text
-    assert "50.0 %; 1 of these 2 is not significantly worse.</p>" in text
-    assert "<p>FedAvg + FT reaches 90.0 % on 4 new clients with M data, " in text
+    assert "50.0\xa0%; 1 of these 2 is not significantly worse.</p>" in text
+    assert "<p>FedAvg + FT reaches 90.0\xa0% on 4 new clients with M data, " in text
 
 
 def test_a_tie_has_no_winner(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / name, name, {"lp": {"S": [0.5] * 4}}) for name in ("fedavg", "mine")]
-    assert headline(groups_of(runs)) == ["FedAvg + LP and mine + LP both reach 50.0 % on 4 new clients with S data."]
+    assert headline(groups_of(runs)) == ["FedAvg + LP and mine + LP both reach 50.0\xa0% on 4 new clients with S data."]
 
 
 def test_every_section_is_there_in_order(text: str) -> None:
@@ -225,14 +225,14 @@ def test_the_same_runs_are_the_same_bytes(text: str, tmp_path: Path) -> None:
 
 def test_a_single_run_and_an_unfinished_one(tmp_path: Path) -> None:
     two = two_in(tmp_path)
-    assert "<p>FedBasis reaches 81.2 % on 4 new clients with S data.</p>" in page(two[1:], tmp_path)
+    assert "<p>FedBasis reaches 81.2\xa0% on 4 new clients with S data.</p>" in page(two[1:], tmp_path)
     unfinished = make_run(tmp_path / "fedbasis-c", "fedbasis", {}, rounds=1)
     alone = page([unfinished], tmp_path)
     assert "FedBasis (fedbasis-c) has no results yet: 1 of 3 rounds are done" in alone
     assert "0 of 3 rounds are" in page([make_run(tmp_path / "fedavg-d", "fedavg", {}, rounds=0)], tmp_path)
     both = page([*two, unfinished], tmp_path)
     assert "has no results yet" in both
-    assert "FedBasis · b reaches 81.2 %" in both  # two runs of a method and a seed go by their folders
+    assert "FedBasis · b reaches 81.2\xa0%" in both  # two runs of a method and a seed go by their folders
 
 
 def test_runs_on_other_clients_are_not_compared(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_runs_on_other_clients_are_not_compared(tmp_path: Path) -> None:
     other = make_run(tmp_path / "b", "fedavg", FEDAVG, domains=("oil", "wax"), seed=1)
     groups = groups_of([first, other, first])
     assert [group.name for group in groups] == ["FedBasis", "FedAvg"]
-    assert headline(groups)[0] == "FedBasis reaches 81.2 % on 4 new clients with S data."
+    assert headline(groups)[0] == "FedBasis reaches 81.2\xa0% on 4 new clients with S data."
     assert "did not serve the same clients" in caveats(groups)[0]
     assert not any(cell.best for _, cells in results(groups).rows for cell in cells)
     third = make_run(tmp_path / "c", "mine", FEDBASIS)

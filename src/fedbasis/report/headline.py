@@ -16,8 +16,8 @@ Ranked = tuple[str, float, Scores]
 
 
 def percent(share: float) -> str:
-    """Write a share of one as a percentage."""
-    return f"{100 * share:.1f} %"
+    """Write a share of one as a percentage that no line breaks."""
+    return f"{100 * share:.1f}\xa0%"
 
 
 def headline(groups: Sequence[Group]) -> list[str]:
