@@ -11,7 +11,7 @@ from fedbasis.report import find_runs
 from fedbasis.report.data import read_runs
 from fedbasis.report.figures import COLORS
 from fedbasis.report.groups import Group, apart, grouped
-from fedbasis.report.headline import caveats
+from fedbasis.report.headline import caveats, headline
 from fedbasis.report.names import suffixes
 from fedbasis.report.svg import Sheet, style
 from fedbasis.report.tables import NOTHING, by_client, results, training_cost
@@ -43,6 +43,7 @@ def test_a_row_is_the_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
     assert cells[0].text == f"{100 * np.mean(means):.1f} ± {100 * np.std(means, ddof=1):.1f}"
     assert cells[0].run == "fedavg-0, fedavg-1, fedavg-2"
     assert len(group.scores("ft", "S")) == 12  # every seed has clients of its own
+    assert headline([group])[0] == "FedAvg + FT reaches 61.7\xa0% on 12 new clients of 3 splits with S data."
     assert [row[0].text for row in results(apart([group])).rows] == [f"FedAvg + FT · seed {seed}" for seed in SCORES]
 
 

@@ -259,9 +259,11 @@ def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
         write_report([Run(tmp_path)], path)
     with pytest.raises(InputError, match="is a folder"):
         write_report(two, tmp_path)
-    two[0].results.write_text('[{"method": "fedavg"}]')
-    with pytest.raises(InputError, match="must hold the results"):
-        write_report(two, path)
+    good = two[0].results.read_text()
+    for bad in ('[{"method": "fedavg"}]', "[1]", "3", good.replace("0.4", '"much"'), good.replace('"rate"', '"rote"')):
+        two[0].results.write_text(bad)
+        with pytest.raises(InputError, match="must hold the results"):
+            write_report(two, path)
     two[0].config.write_text("{")
     with pytest.raises(InputError, match="must be a JSON file"):
         write_report(two, path)

@@ -142,9 +142,14 @@ def _read(run: Run, manifests: dict[str, Benchmark]) -> RunData:
 
 def _rows(path: Path) -> list[Row]:
     try:
-        return [Row(**{key: value for key, value in row.items() if key != "delta"}) for row in _json(path)]
-    except (TypeError, AttributeError) as error:
+        return [_row(**{key: value for key, value in row.items() if key != "delta"}) for row in _json(path)]
+    except (TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path} must hold the results of a run, but it cannot be understood: {error}.") from error
+
+
+def _row(method: str, how: str, size: str, per_client: Mapping[str, float], **numbers: float) -> Row:
+    scores = {client: float(score) for client, score in per_client.items()}
+    return Row(str(method), str(how), str(size), per_client=scores, **{key: float(n) for key, n in numbers.items()})
 
 
 def _json(path: Path) -> Any:

@@ -82,7 +82,9 @@ def _sentence(groups: Sequence[Group], size: str) -> str:
     others = ranked[len(first) :]
     names = " and ".join(title for title, *_ in first)
     verb = "both reach" if len(first) == 2 else "reach" if len(first) > 2 else "reaches"
-    text = f"{names} {verb} {score} on {clients} new client{'s' * (clients != 1)} with {size} data"
+    splits = len({population for population, _ in ranked[0][2]})
+    text = f"{names} {verb} {score} on {clients} new client{'s' * (clients != 1)}"
+    text += f"{f' of {splits} splits' * (splits > 1)} with {size} data"
     text += "".join(f", {title} {percent(mean)}" for title, mean, _ in others[:OTHERS])
     if len(others) > OTHERS:
         text += f", and {len(others) - OTHERS} others less"

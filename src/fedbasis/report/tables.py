@@ -94,7 +94,8 @@ def training_cost(groups: Sequence[Group]) -> Grid:
     for group in groups:
         lines = [line for run in group.runs for line in run.lines]
         rounds = sorted({len(run.lines) for run in group.runs})
-        cells = [Cell(" to ".join({str(count): None for count in (rounds[0], rounds[-1])}), rounds[-1], group.folders)]
+        done = str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
+        cells = [Cell(done, rounds[-1], group.folders)]
         for key in ("bytes_up", "bytes_down"):
             known = _known(lines, key)
             cells += [_mean(group, known, _bytes), _mean(group, [max(known)] if known else [], _bytes)]
@@ -166,7 +167,7 @@ def _mean(group: Group, values: Sequence[float], write: Callable[[float], str]) 
 
 
 def _known(lines: Iterable[Mapping[str, Any]], key: str) -> list[float]:
-    return [float(line[key]) for line in lines if line.get(key) is not None]
+    return [float(line[key]) for line in lines if isinstance(line.get(key), (int, float))]
 
 
 def _bytes(count: float) -> str:
