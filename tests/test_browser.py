@@ -1,145 +1,128 @@
-"""The page in a real browser: a script goes through it as a reader would and writes down what it found."""
+"""The page in a real browser: sorted by mouse and keyboard, light and dark, opened, saved, and held like a phone."""
 
-import json
-import os
-import re
-import shutil
-import subprocess
-from functools import cache
-from html import unescape
+import csv
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
+from chromium import SECONDS, Tab, browser
 from fedbasis.report import write_report
+from fedbasis.report.svg import NAMESPACE
 from test_report import FEDAVG, FEDBASIS, make_run
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-WATCH = "<script>window.wrong = []; addEventListener('error', (event) => wrong.push(event.message));</script>"
-READER = """
-<script>
-(async () => {
-  const found = {};
-  const table = document.querySelector("table.sortable");
-  const names = () => [...table.tBodies[0].rows].map((row) => row.cells[0].textContent);
-  const heads = table.querySelectorAll("thead tr:last-child th");
-  const press = (column) => {
-    heads[column].querySelector("button").click();
-    return [heads[column].ariaSort, ...names()];
-  };
-  found.start = names();
-  found.down = press(1);
-  found.up = press(1);
-  found.byName = press(0);
-  found.missingLast = press(2);
-  found.sorted = [...heads].filter((head) => head.hasAttribute("aria-sort")).length;
-  heads[3].querySelector("button").focus();
-  found.focused = document.activeElement === heads[3].querySelector("button");
-
-  const paper = () => getComputedStyle(document.body).backgroundColor;
-  const button = document.getElementById("theme");
-  found.papers = [paper()];
-  for (const _ of [1, 2]) { button.click(); found.papers.push(paper()); }
-  found.hidden = button.hidden;
-
-  const details = [...document.querySelectorAll("details")];
-  details.forEach((one) => one.querySelector("summary").click());
-  found.opened = details.every((one) => one.open);
-
-  const saved = [];
-  URL.createObjectURL = (blob) => { saved.push(blob); return "#"; };
-  const links = [];
-  HTMLAnchorElement.prototype.click = function () { links.push(this.download); };
-  document.querySelectorAll("button.save").forEach((one) => one.click());
-  found.links = links;
-  const texts = await Promise.all(saved.map((blob) => blob.text()));
-  found.csv = texts[links.findIndex((name) => name.endsWith(".csv"))];
-  found.figures = document.querySelectorAll("figure").length;
-  found.drawings = texts.filter((_, i) => links[i].endsWith(".svg")).map((text) => {
-    const root = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
-    return root.namespaceURI.endsWith("/svg") && root.nodeName === "svg" && text.includes("color:#1c2128");
-  });
-
-  found.tooWide = document.documentElement.scrollWidth - innerWidth;
-  const followed = [...document.querySelectorAll("tbody th a")].map((a) => document.querySelector(a.hash));
-  found.origins = followed.length > 0 && followed.every((target) => target?.className === "origin");
-  found.wrong = wrong;
-  const pre = document.createElement("pre");
-  pre.id = "found";
-  pre.textContent = JSON.stringify(found);
-  document.body.append(pre);
-})();
-</script>
-"""
-
-
-@cache
-def browser() -> str:
-    """Return a browser that starts; without one these tests cannot say anything."""
-    for name in BROWSERS:
-        if path := shutil.which(name):
-            return path
-    pytest.skip(f"no browser here: install one of {', '.join(BROWSERS)}")
-
-
-def read(page: Path, folder: Path, *options: str) -> dict[str, Any]:
-    """Open a page as a reader does and return what the script wrote."""
-    command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
-    command += [
-        "--disable-dev-shm-usage",
-        "--virtual-time-budget=4000",
-        *options,
-        "--dump-dom",
-        page.resolve().as_uri(),
-    ]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "HOME": str(folder)}
-    )
-    written = re.search(r'<pre id="found">(.*?)</pre>', ended.stdout, re.DOTALL)
-    assert written, ended.stderr[-2000:]
-    found: dict[str, Any] = json.loads(unescape(written[1]))
-    return found
+WATCHED = "<head><script>window.wrong = []; addEventListener('error', (event) => wrong.push(event.message));</script>"
+HEADS = "document.querySelectorAll('table.sortable:first-of-type thead tr:last-child th')"
+NAMES = "[...document.querySelector('table.sortable').tBodies[0].rows].map((row) => row.cells[0].textContent)"
+SORTED = f"[...{HEADS}].map((head) => head.ariaSort)"
+PAPER = "getComputedStyle(document.body).backgroundColor"
+ROWS = ["FedAvg", "FedAvg + FT", "FedBasis"]
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of two runs, with the script of a reader in it."""
+    """The page of two runs, which also notes what goes wrong in it."""
     browser()
     folder = tmp_path_factory.mktemp("browser")
     runs = [make_run(folder / "fedavg-a", "fedavg", FEDAVG), make_run(folder / "fedbasis-b", "fedbasis", FEDBASIS)]
     write_report(runs, folder / "report.html")
-    text = (folder / "report.html").read_text(encoding="utf-8")
-    text = text.replace("<head>", "<head>" + WATCH).replace("</body>", READER + "</body>")
-    (folder / "read.html").write_text(text, encoding="utf-8")
-    return folder / "read.html"
+    text = (folder / "report.html").read_text(encoding="utf-8").replace("<head>", WATCHED)
+    (folder / "report.html").write_text(text, encoding="utf-8")
+    return folder / "report.html"
 
 
-def test_a_reader_can_sort_switch_open_and_save(page: Path, tmp_path: Path) -> None:
-    found = read(page, tmp_path, "--window-size=1400,900")
-    assert found["wrong"] == []
-    rows = ["FedAvg", "FedAvg + FT", "FedBasis"]
-    assert found["start"] == rows
-    assert found["down"] == ["descending", "FedBasis", "FedAvg + FT", "FedAvg"]
-    assert found["up"] == ["ascending", *rows]
-    assert found["byName"] == ["ascending", *rows]
-    assert found["missingLast"] == ["descending", "FedBasis", "FedAvg + FT", "FedAvg"]  # FedAvg has no Best
-    assert found["sorted"] == 1
-    assert found["focused"]
-    assert found["papers"][0] == found["papers"][2] != found["papers"][1]
-    assert not found["hidden"]
-    assert found["opened"]
-    assert found["figures"] == len(found["drawings"]) == 12
-    assert all(found["drawings"])
-    assert len(set(found["links"])) == len(found["links"])
-    assert found["csv"].splitlines()[0].startswith('"method","size S Last","size S Best"')
-    assert '"FedBasis","81.2"' in found["csv"]
-    assert found["origins"]
+@pytest.fixture(scope="module")
+def browsing(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with Tab(tmp_path_factory.mktemp("profile")) as tab:
+        yield tab
 
 
-def test_it_fits_a_phone_and_follows_a_dark_system(page: Path, tmp_path: Path) -> None:
-    light = read(page, tmp_path / "light", "--window-size=500,900")  # no browser window is narrower
-    dark = read(page, tmp_path / "dark", "--window-size=500,900", "--blink-settings=preferredColorScheme=0")
-    assert light["tooWide"] <= 0
-    assert dark["wrong"] == []
-    assert dark["papers"] == [light["papers"][1], light["papers"][0], light["papers"][1]]
+@pytest.fixture
+def tab(browsing: Tab, page: Path) -> Iterator[Tab]:
+    """The page as a stranger opens it on a desktop."""
+    browsing.open(page, 1400, 900)
+    browsing.run("localStorage.clear()")
+    browsing.open(page, 1400, 900)
+    yield browsing
+    assert browsing.run("wrong") == []
+
+
+def click(tab: Tab, column: int) -> list[str]:
+    tab.run(f"{HEADS}[{column}].querySelector('button').click()")
+    return [tab.run(SORTED)[column], *tab.run(NAMES)]
+
+
+def test_a_table_is_sorted_by_any_column(tab: Tab) -> None:
+    assert tab.run(NAMES) == ROWS
+    assert click(tab, 1) == ["descending", "FedBasis", "FedAvg + FT", "FedAvg"]
+    assert click(tab, 1) == ["ascending", *ROWS]
+    assert click(tab, 2) == ["descending", "FedBasis", "FedAvg + FT", "FedAvg"]
+    assert click(tab, 2) == ["ascending", "FedAvg + FT", "FedBasis", "FedAvg"]  # what has no Best stays at the end
+    assert click(tab, 0) == ["ascending", *ROWS]
+    assert [way for way in tab.run(SORTED) if way] == ["ascending"]
+
+
+def test_the_keyboard_sorts_too(tab: Tab) -> None:
+    tab.run(f"{HEADS}[0].querySelector('button').focus()")
+    tab.press("Tab", 9)
+    tab.press("Enter", 13, "\r")
+    assert tab.run(SORTED)[:3] == [None, "descending", None]
+    assert tab.run(NAMES) == ROWS[::-1]
+
+
+def test_light_and_dark_as_the_system_says_until_the_reader_chooses(tab: Tab, page: Path) -> None:
+    light = tab.run(PAPER)
+    tab.open(page, 1400, 900, dark=True)
+    dark = tab.run(PAPER)
+    assert dark != light
+    assert tab.run("document.getElementById('theme').textContent") == "Light"
+    tab.run("document.getElementById('theme').click()")
+    assert tab.run(PAPER) == light
+    tab.open(page, 1400, 900, dark=True)
+    assert tab.run(PAPER) == light  # the choice is kept
+
+
+def test_details_open_and_names_lead_to_their_runs(tab: Tab) -> None:
+    tab.run("document.querySelectorAll('summary').forEach((summary) => summary.click())")
+    assert tab.run("[...document.querySelectorAll('details')].map((one) => one.open)") == [True] * 3
+    followed = "[...document.querySelectorAll('tbody th a')].map((a) => document.querySelector(a.hash).textContent)"
+    texts: list[str] = tab.run(followed)
+    names: list[str] = tab.run("[...document.querySelectorAll('tbody th a')].map((a) => a.textContent)")
+    for name, text in zip(names, texts, strict=True):
+        assert ("fedbasis-b" if "FedBasis" in name else "fedavg-a") in text
+
+
+def test_every_figure_and_table_can_be_saved(tab: Tab, tmp_path: Path) -> None:
+    tab.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    kinds: dict[str, Any] = {"figure": tab.run("document.querySelectorAll('figure svg').length")}
+    kinds["caption"] = tab.run("document.querySelectorAll('table').length")
+    assert kinds == {"figure": 12, "caption": 4}
+    for place, number in (("figure", 0), ("figure", 11), ("caption", 0)):
+        tab.run(f"document.querySelectorAll('{place} button.save')[{number}].click()")
+    ends = time.monotonic() + SECONDS
+    while len(list(tmp_path.glob("*.[cs][sv][gv]"))) < 3:
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    drawings = sorted(tmp_path.glob("*.svg"))
+    assert len(drawings) == 2
+    for path in drawings:
+        root = ElementTree.parse(path).getroot()
+        assert root.tag == f"{{{NAMESPACE}}}svg"
+        assert "color:#1c2128" in root.get("style", "")  # dark ink, whatever the page had
+    (table,) = tmp_path.glob("*.csv")
+    with table.open(encoding="utf-8", newline="") as file:
+        lines = list(csv.reader(file))
+    assert lines[0][:3] == ["method", "size S Last", "size S Best"]
+    assert lines[3][:3] == ["FedBasis", "81.2", "83.2"]
+
+
+def test_it_fits_a_phone(tab: Tab, page: Path) -> None:
+    tab.open(page, 390, 844)
+    assert tab.run("[innerWidth, document.documentElement.scrollWidth]") == [390, 390]
+    parts = "[...document.querySelectorAll('figure, .box, button.save')]"
+    assert (
+        max(tab.run(f"{parts}.map((one) => one.getBoundingClientRect().right)")) <= 390
+    )  # what is wider scrolls inside
