@@ -69,14 +69,37 @@ const saver = (place, ending, kind, name, content) => {
   });
   place.append(button);
 };
+
+// A saved figure stands alone, so the legend that the page shows above it is drawn below it.
+const drawLegend = (figure, svg, height) => {
+  const entries = [...(figure.closest(".panel")?.querySelectorAll(".legend li") ?? [])];
+  const named = entries.filter((entry) => !entry.querySelector(".shades"));
+  const add = (tag, attributes) => {
+    const element = document.createElementNS(svg.namespaceURI, tag);
+    Object.entries(attributes).forEach(([name, value]) => element.setAttribute(name, value));
+    return svg.appendChild(element);
+  };
+  named.forEach((entry, i) => {
+    const sign = entry.querySelector("i");
+    const y = height + 12 * i + 8;
+    const fill = sign.style.color;
+    if (sign.className === "dot") add("circle", { cx: 12, cy: y, r: 3.5, fill });
+    else if (sign.className === "upright") add("rect", { x: 11, y: y - 5, width: 1.5, height: 10, fill });
+    else add("rect", { x: 5, y: y - 1, width: 14, height: 2, fill });
+    add("text", { x: 24, y: y + 3, "font-size": 8.5, "font-family": "sans-serif" }).textContent = entry.textContent;
+  });
+  return height + (named.length ? 12 * named.length + 6 : 0);
+};
 document.querySelectorAll("figure").forEach((figure) => {
   const svg = figure.querySelector("svg");
   saver(figure, "svg", "image/svg+xml", svg.getAttribute("aria-label"), () => {
     const copy = svg.cloneNode(true);
-    const [, , width, height] = svg.getAttribute("viewBox").split(/\s+/);
+    const [, , width, height] = svg.getAttribute("viewBox").split(/\s+/).map(Number);
+    const whole = drawLegend(figure, copy, height);
+    copy.setAttribute("viewBox", `0 0 ${width} ${whole}`);
     copy.setAttribute("style", "color:#1c2128;background:#ffffff");
     copy.setAttribute("width", `${width}pt`);
-    copy.setAttribute("height", `${height}pt`);
+    copy.setAttribute("height", `${whole}pt`);
     return new XMLSerializer().serializeToString(copy);
   });
 });
