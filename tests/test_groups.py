@@ -1,5 +1,6 @@
 """Runs that differ by their seed alone are one row, with the mean and the deviation; everything else stays apart."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedbasis.report import find_runs
+from fedbasis.report.beds import beds
 from fedbasis.report.data import read_runs
 from fedbasis.report.figures import COLORS
 from fedbasis.report.groups import Group, apart, grouped
@@ -83,6 +85,25 @@ def test_an_unfinished_seed_is_shown_and_keeps_its_group_out_of_the_comparison(t
     assert notes[0].startswith("Ditto of seed 2 (ditto-2) has no results yet: 3 of 3 rounds are done")
     assert notes[1].startswith("Ditto did not serve the same clients as the rest")
     assert [cells[0].best for _, cells in results(groups).rows] == [True, True, False]
+
+
+def test_other_data_and_other_clients_stand_in_tables_of_their_own(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name, name, {"ft": {"S": SCORES[0]}}) for name in ("fedavg", "fedprox")]
+    runs.append(make_run(tmp_path / "other", "fedavg", {"ft": {"S": SCORES[1]}}, data="e2"))
+    kept = make_run(tmp_path / "kept", "ditto", {"kept": {"S": SCORES[2]}}, data="e2")
+    config = json.loads(kept.config.read_text())
+    kept.config.write_text(json.dumps({**config, "personalize": {"whom": "participating"}}))
+    groups = groups_of([*runs, kept])
+    titles = ["d1, new clients", "e2, new clients", "e2, participating clients"]
+    assert [bed.title for bed in beds(groups)] == titles
+    assert [len(bed.groups) for bed in beds(groups)] == [2, 1, 1]
+    assert caveats(groups) == []
+    said = headline(groups)
+    assert said[0].startswith(f"{titles[0]}: FedAvg + FT · source d1 and FedProx + FT both reach 55.0\xa0% on 4 new")
+    assert said[2] == f"{titles[2]}: Ditto + kept reaches 70.0\xa0% on 4 participating clients with S data."
+    text = page([*runs, kept], tmp_path)
+    assert re.findall("<h3>(.*clients)</h3>", text)[:3] == titles
+    assert texts(Reader(text).tables[2][2]) == ["Ditto + kept", "70.0", NOTHING, NOTHING, NOTHING, "1.50"]
 
 
 def test_many_methods_stay_readable(tmp_path: Path) -> None:

@@ -25,11 +25,13 @@ CONFIG: dict[str, Any] = {"seed": 0, "data": {"sizes": {"M": 1.0, "S": 0.5}}, "t
 Scores = dict[str, dict[str, list[float]]]  # way -> size -> accuracy of every new client
 
 
-def benchmark_of(domains: tuple[str, ...], classes: tuple[str, ...], seed: int = 0) -> pflbed.Benchmark:
+def benchmark_of(
+    domains: tuple[str, ...], classes: tuple[str, ...], seed: int = 0, data: str = "d1"
+) -> pflbed.Benchmark:
     count = len(domains) * 80
     table = Table(
         paths=tuple(f"image {i}" for i in range(count)), labels=np.arange(count) % len(classes),
-        domains=np.arange(count) // 80, class_names=classes, domain_names=domains, digest="d1" * 32,
+        domains=np.arange(count) // 80, class_names=classes, domain_names=domains, digest=data * 32,
     )  # fmt: skip
     return pflbed.build(table, Spec(clients_per_domain=2, new_clients_per_domain=2, sizes=SHARES, seed=seed))
 
@@ -37,13 +39,13 @@ def benchmark_of(domains: tuple[str, ...], classes: tuple[str, ...], seed: int =
 def make_run(
     folder: Path, method: str, scores: Scores, *, domains: tuple[str, ...] = ("ink", "chalk"),
     classes: tuple[str, ...] = ("cat", "dog"), seed: int = 0, rounds: int = 3,
-    split: int | None = None, settings: dict[str, Any] | None = None,
+    split: int | None = None, settings: dict[str, Any] | None = None, data: str = "d1",
 ) -> Run:  # fmt: skip
     """Write a run folder by hand; without scores it is unfinished, and ``split`` is its benchmark's seed if another."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(
-        json.dumps({**CONFIG, "seed": seed, "method": {"name": method, **(settings or {})}})
-    )
+    config = {**CONFIG, "seed": seed, "method": {"name": method, **(settings or {})}}
+    config["data"] = {**config["data"], "source": f"images/{data}"}
+    (folder / "config.json").write_text(json.dumps(config))
     lines: list[dict[str, Any]] = []
     for number in range(1, rounds + 1):
         line: dict[str, Any] = {"round": number, "rounds": 3, "clients": 4, "refused": [], "seconds": 2.0, "loss": 1.0}
@@ -56,7 +58,7 @@ def make_run(
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if not scores:
         return Run(folder)
-    benchmark = benchmark_of(domains, classes, seed if split is None else split)
+    benchmark = benchmark_of(domains, classes, seed if split is None else split, data)
     rows, records = [], []
     for how, by_size in scores.items():
         for size, values in by_size.items():

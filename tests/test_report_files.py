@@ -24,6 +24,7 @@ GRID = Grid(
         (Cell(NASTY), [Cell("72.5 ± 0.4", 0.725, best=True), Cell("1.0"), Cell(NOTHING)]),
         (Cell("FedBasis (α only)"), [Cell("70.0", 0.7), Cell("0.5"), Cell("71.0", best=True)]),
     ],
+    "method",
 )
 UNESCAPED = {r"\textbackslash{}": "\\", r"\textasciitilde{}": "~", r"\textasciicircum{}": "^", r"\textless{}": "<",
              r"\textgreater{}": ">", "$|$": "|", r"$\Delta$": "Δ", r"$\alpha$": "α", r"$\pm$": "±",

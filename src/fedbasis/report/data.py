@@ -49,6 +49,11 @@ class RunData:
         return int(self.config.get("seed", 0))
 
     @property
+    def whom(self) -> str:
+        """Which clients were served after training: new ones, or those that took part."""
+        return str(self.config.get("personalize", {}).get("whom", "new"))
+
+    @property
     def state(self) -> str:
         """How far the run came, in words."""
         done = int(self.lines[-1]["round"]) if self.lines else 0

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f8c3a")
 """Told apart by most eyes, on light and on dark."""
+DASHES: tuple[str, ...] = ("-", "--", "-.", ":")
+"""For lines of one colour."""
 DEPTHS = ("#4a7fd4", "#b35fb0", "#e08a2e")
 HEAT = "#2a78b8"
 """Of what belongs to no domain."""
@@ -130,10 +132,16 @@ def curves(
 
 
 def heat(
-    alpha: Mapping[str, Sequence[float]], domains: Mapping[str, str], colors: Mapping[str, str], block: str
+    alpha: Mapping[str, Sequence[float]],
+    domains: Mapping[str, str],
+    block: str,
+    colors: Mapping[str, str] | None = None,
 ) -> Figure:
     """Draw one block's coefficients: a row per client in the colour of its domain, a column per basis."""
     from matplotlib.colors import to_rgb
+
+    if colors is None:
+        colors = {name: domain_color(number) for number, name in enumerate(dict.fromkeys(domains.values()))}
 
     shares = np.array([list(row) for row in alpha.values()], dtype=np.float64)
     names = [domains[client] for client in alpha]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+from fedbasis.report.beds import beds
 from fedbasis.report.data import RunData, sizes_of
 from fedbasis.report.groups import Group, Scores, compared
 from fedbasis.report.paired import leaders
@@ -21,41 +22,43 @@ def percent(share: float) -> str:
 
 
 def headline(groups: Sequence[Group]) -> list[str]:
-    """Return a sentence per size; groups on other clients than the rest have sentences of their own."""
-    scored = [group for group in groups if group.scored]
-    if not scored:
-        return ["No run has results yet: new clients are served and scored after the last round."]
-    same = compared(scored)
-    parts = ([same] if same else []) + [[group] for group in scored if group not in same]
-    return [text for part in parts for size in sizes_of(_runs(part)) if (text := _sentence(part, size))]
+    """Return a sentence per data and size; groups on other clients than the rest have sentences of their own."""
+    sentences = []
+    for bed in beds(groups):
+        same = compared(bed.groups)
+        for part in ([same] if same else []) + [[group] for group in bed.groups if group not in same]:
+            scored = [run for group in part for run in group.scored]
+            found = [text for size in sizes_of(scored) if (text := _sentence(part, size, bed.whom))]
+            sentences += [f"{bed.title}: {text}" if bed.title else text for text in found]
+    return sentences or ["No run has results yet: new clients are served and scored after the last round."]
 
 
 def caveats(groups: Sequence[Group]) -> list[str]:
     """Return what a reader must know before comparing numbers."""
     waiting = [(group, run) for group in groups for run in group.runs if not run.rows]
-    notes = [f"{group.name}{_seed(group, run)} ({run.folder}) has no results yet: {run.state}; training it again "
-             "continues it." for group, run in waiting[:NAMED]]  # fmt: skip
+    notes = [
+        f"{group.name}{_seed(group, run)} ({run.folder}) has no results yet: {run.state}; training it again "
+        "continues it."
+        for group, run in waiting[:NAMED]
+    ]
     if len(waiting) > NAMED:
         notes.append(
             f"{len(waiting) - NAMED} other runs have no results yet either; Provenance tells how far they are."
         )
-    scored = [group for group in groups if group.scored]
-    same = compared(scored)
-    if scored and not same:
-        notes.append(
-            "These runs did not serve the same clients (their data, splits or seeds differ), so their numbers cannot "
-            "be compared with each other and no best one is marked."
-        )
-    elif others := [group.name for group in scored if group not in same]:
-        notes.append(
-            f"{' and '.join(others)} did not serve the same clients as the rest (other data, splits or seeds), so "
-            "these numbers cannot be compared with the others and are never marked as best."
-        )
+    for bed in beds(groups):
+        same = compared(bed.groups)
+        others = [group.name for group in bed.groups if group not in same]
+        if not same:
+            notes.append(
+                "These runs did not serve the same clients (their splits or seeds differ), so their numbers cannot be "
+                f"compared with each other and no best one is marked: {', '.join(others)}."
+            )
+        elif others:
+            notes.append(
+                f"{' and '.join(others)} did not serve the same clients as the rest (other splits or seeds), so "
+                "these numbers cannot be compared with the others and are never marked as best."
+            )
     return notes
-
-
-def _runs(groups: Sequence[Group]) -> list[RunData]:
-    return [run for group in groups for run in group.scored]
 
 
 def _seed(group: Group, run: RunData) -> str:
@@ -73,7 +76,7 @@ def _ranked(groups: Sequence[Group], size: str) -> list[Ranked]:
     return sorted(found, key=lambda row: -row[1])
 
 
-def _sentence(groups: Sequence[Group], size: str) -> str:
+def _sentence(groups: Sequence[Group], size: str, whom: str) -> str:
     ranked = _ranked(groups, size)
     if not ranked:
         return ""
@@ -83,7 +86,7 @@ def _sentence(groups: Sequence[Group], size: str) -> str:
     names = " and ".join(title for title, *_ in first)
     verb = "both reach" if len(first) == 2 else "reach" if len(first) > 2 else "reaches"
     splits = len({population for population, _ in ranked[0][2]})
-    text = f"{names} {verb} {score} on {clients} new client{'s' * (clients != 1)}"
+    text = f"{names} {verb} {score} on {clients} {whom} client{'s' * (clients != 1)}"
     text += f"{f' of {splits} splits' * (splits > 1)} with {size} data"
     text += "".join(f", {title} {percent(mean)}" for title, mean, _ in others[:OTHERS])
     if len(others) > OTHERS:

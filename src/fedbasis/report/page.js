@@ -8,6 +8,7 @@ document.querySelectorAll("table.sortable").forEach((table) => {
     const button = document.createElement("button");
     button.type = "button";
     button.append(...heading.childNodes);
+    if (!button.textContent) button.setAttribute("aria-label", "name");
     heading.append(button);
     button.addEventListener("click", () => {
       const first = column === 0 ? "ascending" : "descending";
@@ -106,8 +107,9 @@ document.querySelectorAll("figure").forEach((figure) => {
 document.querySelectorAll("table.sortable").forEach((table) => {
   const quoted = (text) => `"${text.replace(/"/g, '""')}"`;
   saver(table.caption.firstElementChild, "csv", "text/csv", table.dataset.name, () => {
-    const groups = [...table.tHead.rows[0].cells].flatMap((cell) => Array(cell.colSpan).fill(cell.textContent));
-    const heads = [...table.tHead.rows[1].cells].map((cell, i) => `${groups[i]} ${cell.textContent}`.trim());
+    const [columns, above] = [...table.tHead.rows].reverse();
+    const groups = [...(above?.cells ?? [])].flatMap((cell) => Array(cell.colSpan).fill(cell.textContent));
+    const heads = [...columns.cells].map((cell, i) => `${groups[i] ?? ""} ${cell.textContent}`.trim());
     const rows = [...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.textContent));
     return [heads, ...rows].map((row) => row.map(quoted).join(",")).join("\r\n") + "\r\n";
   });

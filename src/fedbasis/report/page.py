@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedbasis import __version__
 from fedbasis.report import panels, tables, training
+from fedbasis.report.beds import beds
 from fedbasis.report.data import RunData, read_runs, sizes_of
 from fedbasis.report.groups import apart, compared, grouped
 from fedbasis.report.headline import caveats, headline
@@ -33,11 +34,14 @@ def write_report(runs: Sequence[Run], path: Path, sections: Sequence[Section] = 
 def table_sections(runs: Sequence[Run]) -> list[Section]:
     """Return the tables of the page as sections, to be written as files."""
     groups = grouped(read_runs(runs))
-    found = {"cost": [tables.training_cost(groups)]}
-    if any(group.scored for group in groups):
-        found |= {"results": [tables.results(groups)], "clients": [tables.by_client(groups)]}
-        found |= {"domains": [tables.by_domain(groups)]}
-    return [Section(name, name.capitalize(), tables=grids) for name, grids in sorted(found.items())]
+    tested = beds(groups)
+    found = {
+        "results": [tables.results(bed.groups) for bed in tested],
+        "clients": [tables.by_client(bed.groups) for bed in tested],
+        "domains": [tables.by_domain(bed.groups) for bed in tested],
+        "cost": [tables.training_cost(groups)],
+    }
+    return [Section(name, name.capitalize(), tables=grids) for name, grids in found.items()]
 
 
 def _render(runs: Sequence[RunData], sections: Sequence[Section], home: Path) -> str:
@@ -50,13 +54,18 @@ def _render(runs: Sequence[RunData], sections: Sequence[Section], home: Path) ->
 
 def _context(runs: Sequence[RunData], sections: Sequence[Section], home: Path) -> dict[str, Any]:
     groups, scored = grouped(runs), [run for run in runs if run.rows]
+    tested = beds(groups)
     seeds = any(len(group.runs) > 1 for group in groups)
     sizes, sheet = sizes_of(scored or runs), Sheet()
     smallest, largest = (next(iter(sizes)), list(sizes)[-1]) if sizes else ("", "")
     with style():
         drawn = {
             "sections": [_placed(section, sheet) for section in sections],
-            "accuracies": panels.accuracies(groups, sheet),
+            "clients": [
+                (panel, tables.by_client(bed.groups), tables.by_domain(bed.groups))
+                for bed in tested
+                if (panel := panels.accuracies(bed.groups, bed.title, sheet))
+            ],
             "training": training.training(groups, sheet),
             "bases": training.bases(groups, sheet),
             "adaptation": panels.adaptation(groups, smallest, sheet),
@@ -71,15 +80,15 @@ def _context(runs: Sequence[RunData], sections: Sequence[Section], home: Path) -
         ],
         "headline": headline(groups),
         "caveats": caveats(groups),
-        "marked": bool(compared(groups)),
+        "marked": any(compared(bed.groups) for bed in tested),
         "seeds": seeds,
         "sizes": {size: f"{100 * share:g} %" for size, share in sizes.items()},
         "smallest": smallest,
         "largest": largest,
-        "results": tables.results(groups) if scored else None,
-        "by_run": tables.results(apart(groups)) if scored and seeds else None,
-        "by_domain": tables.by_domain(groups) if scored else None,
-        "by_client": tables.by_client(groups) if scored else None,
+        "results": [
+            (bed.title, tables.results(bed.groups), tables.results(apart(bed.groups)) if seeds else None)
+            for bed in tested
+        ],
         "training_cost": tables.training_cost(groups),
     }
 

@@ -15,6 +15,7 @@ from fedbasis.report.data import RunData, domain_of, domains_of, sizes_of
 from fedbasis.report.figures import Line
 from fedbasis.report.groups import Group, Scores
 from fedbasis.report.svg import Sheet
+from fedbasis.report.tables import UNLEARNED
 from pflbed.plots import client_bubbles
 
 Legend = Sequence[tuple[str, str, str]]  # name, colour, style of the line, "dot" or "upright"
@@ -40,8 +41,8 @@ def domain_colors(groups: Sequence[Group]) -> dict[str, str]:
     return {name: figures.domain_color(number) for number, name in enumerate(names)}
 
 
-def accuracies(groups: Sequence[Group], sheet: Sheet) -> Panel | None:
-    """Show every new client's accuracy, a figure per size, the best rows first where there are too many."""
+def accuracies(groups: Sequence[Group], title: str, sheet: Sheet) -> Panel | None:
+    """Show every client's accuracy, a figure per size, the best rows first where there are too many."""
     colors = domain_colors(groups)
     everyone = {
         size: {group.title(how): mine for group in groups for how in group.ways if (mine := group.scores(how, size))}
@@ -50,31 +51,31 @@ def accuracies(groups: Sequence[Group], sheet: Sheet) -> Panel | None:
     found = {size: _best(rows) for size, rows in everyone.items() if rows}
     least = min((score for rows in found.values() for mine in rows.values() for score in mine.values()), default=0.0)
     crowded = any(sum(len(mine) for mine in rows.values()) > DOTS for rows in found.values())
-    drawn = []
+    drawn, of = [], f"{title}: p" if title else "P"
     for size, rows in found.items():
         dots = {name: [colors[domain_of(client)] for _, client in mine] for name, mine in rows.items()}
         points = {name: list(mine.values()) for name, mine in rows.items()}
         figure = figures.strip(points, dots, max(-1.0, 10 * math.floor(10 * least) - 1), crowded)
         figure.axes[0].set_title(figures.short(f"size {size}"))
-        drawn.append(sheet(figure, f"Personalized accuracy of every new client by method, size {size}"))
+        drawn.append(sheet(figure, f"{of}ersonalized accuracy of every client by method, size {size}"))
     if not drawn:
         return None
-    note = "A dot is one new client (Last), coloured by its domain; the upright bar is the mean."
+    note = "A dot is one client (Last), coloured by its domain; the upright bar is the mean."
     if crowded:
         note = (
-            "The thick bar holds the middle half of the new clients (Last), the thin one all but the worst and the "
+            "The thick bar holds the middle half of the clients (Last), the thin one all but the worst and the "
             "best tenth; the upright bar is the mean."
         )
     if (most := max(map(len, everyone.values()))) > ROWS:
         note += f" The {ROWS} best of {most} rows are drawn; the tables hold all."
-    return Panel("", drawn, [] if crowded else [(name, color, "dot") for name, color in colors.items()], note)
+    return Panel(title, drawn, [] if crowded else [(name, color, "dot") for name, color in colors.items()], note)
 
 
 def adaptation(groups: Sequence[Group], size: str, sheet: Sheet) -> Panel | None:
     """Show the mean validation accuracy along the epochs, a figure per method and a line per rate."""
     found: list[tuple[str, float, int, dict[float, list[float]]]] = []
     for group in groups:
-        for how in (how for how in group.ways if how != "none"):
+        for how in (how for how in group.ways if how not in UNLEARNED):
             mine = [r for run in group.scored for r in run.records if (r["how"], r["size"]) == (how, size)]
             means = {rate: _mean([r["validation"] for r in mine if r["rate"] == rate]) for rate in _rates(mine)}
             if any(np.isfinite(value) for mean in means.values() for value in mean):
@@ -111,7 +112,7 @@ def learned(groups: Sequence[Group], size: str, sheet: Sheet) -> list[Panel]:
             title = group.title(row.how) + seed_of(group, run)
             drawn = [
                 sheet(
-                    figures.heat({client: alpha[client][block] for client in clients}, domains, colors, block),
+                    figures.heat({client: alpha[client][block] for client in clients}, domains, block, colors),
                     f"{title}: coefficients of every new client in block {block}",
                 )
                 for block in (alpha[clients[0]] if clients else ())
@@ -123,10 +124,10 @@ def learned(groups: Sequence[Group], size: str, sheet: Sheet) -> list[Panel]:
 
 def populations(groups: Sequence[Group], sheet: Sheet) -> list[Panel]:
     """Show who has how many images of which class, once for every set of clients; of several seeds the first."""
-    shown: dict[str, tuple[Group, RunData]] = {}
+    shown: dict[int, tuple[Group, RunData]] = {}
     for group in groups:
         for run in [run for run in group.runs if run.benchmark][:1]:
-            shown.setdefault(run.population, (group, run))
+            shown.setdefault(id(run.benchmark), (group, run))  # runs on the same clients share it
     panels = []
     for group, run in shown.values():
         assert run.benchmark is not None

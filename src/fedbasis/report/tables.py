@@ -12,6 +12,8 @@ from fedbasis.report.paired import leaders
 NOTHING = "–"
 COLUMNS = ("Last", "Best", "|Δ|", "rate", "s/client")
 SPREAD = ("worst", "worst 10 %", "median", "best 10 %", "s.d.")
+UNLEARNED = ("none", "kept")
+"""Ways that train nothing: the common model, or the one that a client kept."""
 MEMORY = "peak_memory"
 """What a line of the log calls the largest memory of its round, in bytes, if it tells."""
 
@@ -36,7 +38,7 @@ class Grid:
     groups: Sequence[tuple[str, int]]
     columns: Sequence[str]
     rows: Sequence[tuple[Cell, Sequence[Cell]]]
-    head: str = "method"
+    head: str = ""
     """What the names that open the rows are."""
 
 
@@ -44,7 +46,7 @@ def results(groups: Sequence[Group]) -> Grid:
     """Lay out Last, Best, |Delta|, rate and seconds of every method and size; the best Last of a size is marked."""
 
     def cells(group: Group, how: str, size: str) -> list[Cell]:
-        rows, learns = group.rows(how, size), how != "none"
+        rows, learns = group.rows(how, size), how not in UNLEARNED
         rates = sorted({row.rate for row in rows})
         return [
             _points(group, [row.last for row in rows]),
@@ -54,7 +56,7 @@ def results(groups: Sequence[Group]) -> Grid:
             _mean(group, [row.seconds for row in rows], lambda seconds: f"{seconds:.2f}"),
         ]
 
-    return _marked(_by_size("Personalized accuracy of the new clients, in %", groups, COLUMNS, cells), groups)
+    return _marked(_by_size("Personalized accuracy, in %", groups, COLUMNS, cells), groups)
 
 
 def by_domain(groups: Sequence[Group]) -> Grid:
@@ -84,7 +86,7 @@ def by_client(groups: Sequence[Group]) -> Grid:
         values.append(stdev(scores) if len(scores) > 1 else 0.0)
         return [Cell(f"{100 * value:.1f}", value, group.folders) for value in values]
 
-    return _by_size("How Last is spread over the new clients, in %", groups, SPREAD, cells)
+    return _by_size("How Last is spread over the clients, in %", groups, SPREAD, cells)
 
 
 def training_cost(groups: Sequence[Group]) -> Grid:
@@ -111,6 +113,7 @@ def training_cost(groups: Sequence[Group]) -> Grid:
         [("", 1), ("to the server", 2), ("from the server", 2), ("time", 2), *([("memory", 1)] if told else [])],
         ["rounds", "mean", "largest", "mean", "largest", "s a round", "min in all", *(["peak"] if told else [])],
         rows,
+        "method",
     )
 
 
@@ -125,7 +128,8 @@ def _by_size(
         for size in sizes:
             line += cells(group, how, size) if group.rows(how, size) else [Cell(NOTHING)] * len(columns)
         rows.append((_head(group, group.title(how)), line))
-    return Grid(caption, [(f"size {size}", len(columns)) for size in sizes], list(columns) * len(sizes), rows)
+    spans = [(f"size {size}", len(columns)) for size in sizes]
+    return Grid(caption, spans, list(columns) * len(sizes), rows, "method")
 
 
 def _marked(grid: Grid, groups: Sequence[Group]) -> Grid:
@@ -145,7 +149,9 @@ def _lines(groups: Sequence[Group]) -> list[tuple[Group, str]]:
 
 
 def _sizes(groups: Sequence[Group]) -> list[str]:
-    return list(sizes_of([run for group in groups for run in group.scored]))
+    runs = [run for group in groups for run in group.scored]
+    known = {row.size for run in runs for row in run.rows}
+    return [size for size in sizes_of(runs) if size in known]
 
 
 def _head(group: Group, title: str) -> Cell:
