@@ -90,7 +90,8 @@ def _sentence(groups: Sequence[Group], size: str, whom: str) -> str:
     text += f"{f' of {splits} splits' * (splits > 1)} with {size} data"
     text += "".join(f", {title} {percent(mean)}" for title, mean, _ in others[:OTHERS])
     if len(others) > OTHERS:
-        text += f", and {len(others) - OTHERS} others less"
+        more = len(others) - OTHERS
+        text += f", and {more} other{'s' * (more > 1)} less"
     return text + (_told_apart(ranked) if len(first) == 1 and others else "") + "."
 
 

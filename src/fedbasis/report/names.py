@@ -1,4 +1,4 @@
-"""Names that tell runs of one method apart: by the settings that differ, by the seed, or by the folder."""
+"""Names that tell runs of one method apart: by the settings that differ, the data, the seed, or the folder."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -43,10 +43,12 @@ def suffixes(runs: Sequence[Named]) -> list[str]:
     """Return what to put behind the name of the method of these runs; all are different."""
     seeds = [f" · seed {run.config.get('seed')}" for run in runs]
     settings = _settings(runs)
+    sources = [f" · {_brief(run.config.get('data', {}).get('source'))}" for run in runs]
     hashes = [run.folder.removeprefix(f"{run.config['method']['name']}-") for run in runs]
     choices = [
         [""] * len(runs),
         settings,
+        sources,
         [a + b for a, b in zip(settings, seeds, strict=True)],
         [f" · {text[:6]}" for text in hashes],
         [f" · {text}" for text in hashes],

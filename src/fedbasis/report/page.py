@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedbasis import __version__
 from fedbasis.report import panels, tables, training
-from fedbasis.report.beds import beds
+from fedbasis.report.beds import Bed, beds
 from fedbasis.report.data import RunData, read_runs, sizes_of
 from fedbasis.report.groups import apart, compared, grouped
 from fedbasis.report.headline import caveats, headline
@@ -36,9 +37,9 @@ def table_sections(runs: Sequence[Run]) -> list[Section]:
     groups = grouped(read_runs(runs))
     tested = beds(groups)
     found = {
-        "results": [tables.results(bed.groups) for bed in tested],
-        "clients": [tables.by_client(bed.groups) for bed in tested],
-        "domains": [tables.by_domain(bed.groups) for bed in tested],
+        "results": [_titled(bed, tables.results(bed.groups)) for bed in tested],
+        "clients": [_titled(bed, tables.by_client(bed.groups)) for bed in tested],
+        "domains": [_titled(bed, tables.by_domain(bed.groups)) for bed in tested],
         "cost": [tables.training_cost(groups)],
     }
     return [Section(name, name.capitalize(), tables=grids) for name, grids in found.items()]
@@ -62,7 +63,7 @@ def _context(runs: Sequence[RunData], sections: Sequence[Section], home: Path) -
         drawn = {
             "sections": [_placed(section, sheet) for section in sections],
             "clients": [
-                (panel, tables.by_client(bed.groups), tables.by_domain(bed.groups))
+                (panel, _titled(bed, tables.by_client(bed.groups)), _titled(bed, tables.by_domain(bed.groups)))
                 for bed in tested
                 if (panel := panels.accuracies(bed.groups, bed.title, sheet))
             ],
@@ -86,11 +87,16 @@ def _context(runs: Sequence[RunData], sections: Sequence[Section], home: Path) -
         "smallest": smallest,
         "largest": largest,
         "results": [
-            (bed.title, tables.results(bed.groups), tables.results(apart(bed.groups)) if seeds else None)
+            (bed.title, _titled(bed, tables.results(bed.groups)), tables.results(apart(bed.groups)) if seeds else None)
             for bed in tested
         ],
         "training_cost": tables.training_cost(groups),
     }
+
+
+def _titled(bed: Bed, grid: tables.Grid) -> tables.Grid:
+    """Name the data in a table's caption where the page has several."""
+    return replace(grid, caption=f"{bed.title}: {grid.caption}") if bed.title else grid
 
 
 def _placed(section: Section, sheet: Sheet) -> dict[str, Any]:
