@@ -12,6 +12,7 @@ import pytest
 import pflbed
 from fedbasis.report import write_report
 from fedbasis.report.data import read_runs
+from fedbasis.report.groups import Group, grouped
 from fedbasis.report.headline import caveats, headline
 from fedbasis.report.tables import results
 from fedbasis.runs import Run
@@ -24,22 +25,27 @@ CONFIG: dict[str, Any] = {"seed": 0, "data": {"sizes": {"M": 1.0, "S": 0.5}}, "t
 Scores = dict[str, dict[str, list[float]]]  # way -> size -> accuracy of every new client
 
 
-def benchmark_of(domains: tuple[str, ...], classes: tuple[str, ...]) -> pflbed.Benchmark:
+def benchmark_of(
+    domains: tuple[str, ...], classes: tuple[str, ...], seed: int = 0, data: str = "d1"
+) -> pflbed.Benchmark:
     count = len(domains) * 80
     table = Table(
         paths=tuple(f"image {i}" for i in range(count)), labels=np.arange(count) % len(classes),
-        domains=np.arange(count) // 80, class_names=classes, domain_names=domains, digest="d1" * 32,
+        domains=np.arange(count) // 80, class_names=classes, domain_names=domains, digest=data * 32,
     )  # fmt: skip
-    return pflbed.build(table, Spec(clients_per_domain=2, new_clients_per_domain=2, sizes=SHARES))
+    return pflbed.build(table, Spec(clients_per_domain=2, new_clients_per_domain=2, sizes=SHARES, seed=seed))
 
 
 def make_run(
     folder: Path, method: str, scores: Scores, *, domains: tuple[str, ...] = ("ink", "chalk"),
     classes: tuple[str, ...] = ("cat", "dog"), seed: int = 0, rounds: int = 3,
+    split: int | None = None, settings: dict[str, Any] | None = None, data: str = "d1",
 ) -> Run:  # fmt: skip
-    """Write a run folder by hand; without scores it is unfinished."""
+    """Write a run folder by hand; without scores it is unfinished, and ``split`` is its benchmark's seed if another."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({**CONFIG, "seed": seed, "method": {"name": method}}))
+    config = {**CONFIG, "seed": seed, "method": {"name": method, **(settings or {})}}
+    config["data"] = {**config["data"], "source": f"images/{data}"}
+    (folder / "config.json").write_text(json.dumps(config))
     lines: list[dict[str, Any]] = []
     for number in range(1, rounds + 1):
         line: dict[str, Any] = {"round": number, "rounds": 3, "clients": 4, "refused": [], "seconds": 2.0, "loss": 1.0}
@@ -52,7 +58,7 @@ def make_run(
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if not scores:
         return Run(folder)
-    benchmark = benchmark_of(domains, classes)
+    benchmark = benchmark_of(domains, classes, seed if split is None else split, data)
     rows, records = [], []
     for how, by_size in scores.items():
         for size, values in by_size.items():
@@ -92,6 +98,10 @@ FEDAVG: Scores = {
 LEARNED_FT = ("77.5", "79.5", "2.0", "0.01", "1.50", "90.0", "92.0", "2.0", "0.01", "1.50")
 LEARNED_BASES = ("81.2", "83.2", "2.0", "0.01", "1.50", "82.5", "84.5", "2.0", "0.01", "1.50")
 FEDBASIS: Scores = {"coefficients+classifier": {"S": [0.8, 0.8, 0.7, 0.95], "M": [0.8, 0.8, 0.85, 0.85]}}
+
+
+def groups_of(runs: list[Run]) -> list[Group]:
+    return grouped(read_runs(runs))
 
 
 def two_in(folder: Path) -> list[Run]:
@@ -146,7 +156,7 @@ def texts(row: list[tuple[str, str]]) -> list[str]:
 
 
 def test_the_tables_hold_the_numbers_and_their_runs(text: str) -> None:
-    main, domains, training, personal = Reader(text).tables
+    main, clients, domains, training = Reader(text).tables
     assert texts(main[0]) == ["", "size S", "size M"]
     assert texts(main[1])[1:6] == ["Last", "Best", "|Δ|", "rate", "s/client"]
     assert texts(main[2]) == ["FedAvg", "50.0", "–", "–", "–", "1.50", "50.0", "–", "–", "–", "1.50"]
@@ -160,23 +170,23 @@ def test_the_tables_hold_the_numbers_and_their_runs(text: str) -> None:
     ]
     for row, run in ((main[3], "fedavg-a"), (main[4], "fedbasis-b")):
         assert {title for _, title in row} == {run}
-    assert re.findall(r"<b>([\d.]+)</b>", text) == ["90.0", "81.2"]  # the best of M, then of S, in the rows' order
+    assert re.findall(r"<b>([\d.]+)</b>", text) == ["77.5", "90.0", "81.2"]  # of S one, of M only one is not worse
+    assert texts(clients[4])[:6] == ["FedBasis", "70.0", "70.0", "80.0", "95.0", "10.3"]
     assert texts(domains[4])[:5] == ["FedBasis", "80.0", "82.5", "80.0", "85.0"]
     assert texts(training[2])[1:] == ["3", "1.0 kB", "1.0 kB", "2.0 kB", "3.0 kB", "2.0", "0.1"]
-    assert texts(personal[2]) == ["FedAvg", "1.50", "1.50"]
 
 
 def test_the_headline_names_whoever_wins(text: str) -> None:
     """All rows are named in order of their score; none is chosen for its run by a test score."""
-    small = "<p>FedBasis reaches 81.2 % on 4 new clients with S data, FedAvg + FT 77.5 %, FedAvg"
+    small = "<p>FedBasis reaches 81.2\xa0% on 4 new clients with S data, FedAvg + FT 77.5\xa0%, FedAvg"
     assert small in text
-    assert "; FedBasis is ahead of FedAvg + FT on 3 of them.</p>" in text
-    assert "<p>FedAvg + FT reaches 90.0 % on 4 new clients with M data, " in text
+    assert "50.0\xa0%; 1 of these 2 is not significantly worse.</p>" in text
+    assert "<p>FedAvg + FT reaches 90.0\xa0% on 4 new clients with M data, " in text
 
 
 def test_a_tie_has_no_winner(tmp_path: Path) -> None:
-    runs = read_runs([make_run(tmp_path / name, name, {"lp": {"S": [0.5] * 4}}) for name in ("fedavg", "mine")])
-    assert headline(runs) == ["FedAvg + LP and mine + LP both reach 50.0 % on 4 new clients with S data."]
+    runs = [make_run(tmp_path / name, name, {"lp": {"S": [0.5] * 4}}) for name in ("fedavg", "mine")]
+    assert headline(groups_of(runs)) == ["FedAvg + LP and mine + LP both reach 50.0\xa0% on 4 new clients with S data."]
 
 
 def test_every_section_is_there_in_order(text: str) -> None:
@@ -192,7 +202,9 @@ def test_nothing_comes_from_outside_and_ids_are_unique(text: str) -> None:
     ids = [attrs["id"] for _, attrs in tags if "id" in attrs]
     assert "http" not in text
     assert not {"link", "img", "image", "iframe"} & {tag for tag, _ in tags}
-    assert all(link is not None and link.startswith("#f") and link[1:] in ids for link in links)
+    folders = ["../fedavg-a/", "../fedbasis-b/"]  # beside the page, for whoever wants the files
+    assert sorted({link for link in links if link and not link.startswith("#")}) == folders
+    assert all(link is not None and (link in folders or link[1:] in ids) for link in links)
     assert len(ids) == len(set(ids))
     assert all(match in ids for match in re.findall(r"url\(#([^)]+)\)", text))
 
@@ -215,23 +227,29 @@ def test_the_same_runs_are_the_same_bytes(text: str, tmp_path: Path) -> None:
 
 def test_a_single_run_and_an_unfinished_one(tmp_path: Path) -> None:
     two = two_in(tmp_path)
-    assert "<p>FedBasis reaches 81.2 % on 4 new clients with S data.</p>" in page(two[1:], tmp_path)
+    assert "<p>FedBasis reaches 81.2\xa0% on 4 new clients with S data.</p>" in page(two[1:], tmp_path)
     unfinished = make_run(tmp_path / "fedbasis-c", "fedbasis", {}, rounds=1)
     alone = page([unfinished], tmp_path)
     assert "FedBasis (fedbasis-c) has no results yet: 1 of 3 rounds are done" in alone
     assert "0 of 3 rounds are" in page([make_run(tmp_path / "fedavg-d", "fedavg", {}, rounds=0)], tmp_path)
     both = page([*two, unfinished], tmp_path)
     assert "has no results yet" in both
-    assert "FedBasis · b reaches 81.2 %" in both  # two runs of a method and a seed go by their folders
+    assert "FedBasis · b reaches 81.2\xa0%" in both  # two runs of a method and a seed go by their folders
 
 
 def test_runs_on_other_clients_are_not_compared(tmp_path: Path) -> None:
     first = make_run(tmp_path / "a", "fedbasis", FEDBASIS)
-    runs = read_runs([first, make_run(tmp_path / "b", "fedbasis", FEDBASIS, domains=("oil", "wax"), seed=1), first])
-    assert [run.name for run in runs] == ["FedBasis · seed 0", "FedBasis · seed 1"]
-    assert headline(runs)[2] == "FedBasis · seed 1 reaches 81.2 % on 4 new clients with S data."
-    assert "did not serve the same clients" in caveats(runs)[0]
-    assert not any(cell.best for _, cells in results(runs).rows for cell in cells)
+    other = make_run(tmp_path / "b", "fedavg", FEDAVG, domains=("oil", "wax"), seed=1)
+    groups = groups_of([first, other, first])
+    assert [group.name for group in groups] == ["FedBasis", "FedAvg"]
+    assert headline(groups)[0] == "FedBasis reaches 81.2\xa0% on 4 new clients with S data."
+    assert "did not serve the same clients" in caveats(groups)[0]
+    assert not any(cell.best for _, cells in results(groups).rows for cell in cells)
+    third = make_run(tmp_path / "c", "mine", FEDBASIS)
+    groups = groups_of([first, other, third])
+    assert caveats(groups)[0].startswith("FedAvg did not serve the same clients as the rest")
+    marked = {head.text for head, cells in results(groups).rows if any(cell.best for cell in cells)}
+    assert marked == {"FedBasis", "mine"}
 
 
 def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
@@ -243,9 +261,11 @@ def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
         write_report([Run(tmp_path)], path)
     with pytest.raises(InputError, match="is a folder"):
         write_report(two, tmp_path)
-    two[0].results.write_text('[{"method": "fedavg"}]')
-    with pytest.raises(InputError, match="must hold the results"):
-        write_report(two, path)
+    good = two[0].results.read_text()
+    for bad in ('[{"method": "fedavg"}]', "[1]", "3", good.replace("0.4", '"much"'), good.replace('"rate"', '"rote"')):
+        two[0].results.write_text(bad)
+        with pytest.raises(InputError, match="must hold the results"):
+            write_report(two, path)
     two[0].config.write_text("{")
     with pytest.raises(InputError, match="must be a JSON file"):
         write_report(two, path)

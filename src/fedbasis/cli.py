@@ -26,7 +26,8 @@ app = typer.Typer(
     combine them, on its own few images, and gets one ordinary network that fits it.
 
     Start with [bold]fedbasis demo[/bold]. Then: [bold]train[/bold] bases from a configuration,
-    [bold]personalize[/bold] them for a folder of images, [bold]predict[/bold] with the result.""",
+    [bold]personalize[/bold] them for a folder of images, [bold]predict[/bold] with the result; [bold]report[/bold] on
+    runs or [bold]compare[/bold] two of them.""",
 )
 out_console = Console(emoji=False)
 
@@ -287,6 +288,44 @@ def inspect(
     from fedbasis.inspection import describe_folder
 
     for part in describe_folder(path, trust):
+        out_console.print(part, highlight=False, markup=False, soft_wrap=not isinstance(part, Table))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS...", help="Run folders, or folders that hold them.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    files: Annotated[Path | None, typer.Option(help="Also write every table here, as markdown, csv and LaTeX.")] = None,
+) -> None:
+    """Write one page about any runs, finished or not; runs that differ by their seed alone become one row."""
+    from fedbasis.report import find_runs, write_files
+    from fedbasis.report.page import table_sections
+
+    found = find_runs(runs)
+    _report_fits(out)
+    if files is not None:
+        writable(files)
+        write_files(table_sections(found), files)
+    _report(found, out)
+    if files is not None:
+        out_console.print(f"Tables: {files / 'tables'}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run folder: A.")],
+    second: Annotated[Path, typer.Argument(metavar="RUN", help="Another one on the same clients: B.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For machines: one json object, scores as shares.")] = False,
+) -> None:
+    """Show two runs side by side: what was set differently, and who serves the same new clients better."""
+    from fedbasis.report.compare import compare, side_by_side
+    from fedbasis.runs import Run
+
+    comparison = compare(Run(first), Run(second))
+    if as_json:
+        sys.stdout.write(json.dumps(comparison.as_dict()) + "\n")
+        return
+    for part in side_by_side(comparison):
         out_console.print(part, highlight=False, markup=False, soft_wrap=not isinstance(part, Table))
 
 

@@ -1,13 +1,12 @@
-"""Runs as plain data: what a report needs of every folder, read once, with names that tell the runs apart."""
+"""Runs as plain data: what a report needs of every folder, read once."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedbasis.evaluation import Row
-from fedbasis.personalize import label
 from fedbasis.runs import Run, read_lines
 from pflbed.benchmark import Benchmark
 from pflbed.errors import InputError
@@ -36,8 +35,8 @@ class RunData:
     """Of the program that made the run."""
     population: str
     """The same for runs on exactly the same clients."""
-    suffix: str = ""
-    """Tells runs of one method apart."""
+    place: Path
+    """Where the folder is."""
 
     @property
     def method(self) -> str:
@@ -45,9 +44,14 @@ class RunData:
         return str(self.config["method"]["name"])
 
     @property
-    def name(self) -> str:
-        """The run's name for a reader."""
-        return label(self.method, "none") + self.suffix
+    def seed(self) -> int:
+        """What all its random choices come from."""
+        return int(self.config.get("seed", 0))
+
+    @property
+    def whom(self) -> str:
+        """Which clients were served after training: new ones, or those that took part."""
+        return str(self.config.get("personalize", {}).get("whom", "new"))
 
     @property
     def state(self) -> str:
@@ -63,10 +67,6 @@ class RunData:
             if line.get("phase") == "bases":  # the state after the round; a warm-up round has no coefficients
                 return None if "entropy" in line else int(line["round"])
         return None
-
-    def title(self, row: Row) -> str:
-        """Name one of the run's rows."""
-        return label(row.method, row.how) + self.suffix
 
     def ways(self) -> list[str]:
         """List the ways of personalizing, in the order of the results."""
@@ -87,7 +87,8 @@ def read_runs(runs: Sequence[Run]) -> list[RunData]:
     if not runs:
         raise InputError("A report needs at least one run, but none was given.")
     unique = {run.folder.resolve(): run for run in runs}
-    return _told_apart([_read(run) for run in unique.values()])
+    manifests: dict[str, Benchmark] = {}
+    return [_read(run, manifests) for run in unique.values()]
 
 
 def sizes_of(runs: Sequence[RunData]) -> dict[str, float]:
@@ -107,15 +108,17 @@ def domains_of(runs: Sequence[RunData]) -> list[str]:
     return list(dict.fromkeys(named + seen))
 
 
-def _read(run: Run) -> RunData:
+def _read(run: Run, manifests: dict[str, Benchmark]) -> RunData:
     folder = run.folder.resolve().name
     if not run.config.is_file():
         raise InputError(
-            f"A report is made from run folders, but {run.folder} has no {run.config.name}; check the path."
+            f"A run is a folder with its configuration, but {run.folder} has no {run.config.name}; check the path."
         )
     config = _json(run.config)
     if not isinstance(config, dict) or not isinstance(config.get("method"), dict) or "name" not in config["method"]:
         raise InputError(f"{run.config} must be the configuration of a run with a method's name, but it has none.")
+    if not isinstance(config.get("seed", 0), int):
+        raise InputError(f"The seed in {run.config} must be a whole number, but it is {config['seed']!r:.40}.")
     card_path = run.folder / "benchmark" / CARD
     card = _json(card_path) if card_path.is_file() else {}
     bases = _json(run.bases / "card.json") if (run.bases / "card.json").is_file() else {}
@@ -128,21 +131,30 @@ def _read(run: Run) -> RunData:
         lines = [line for line in read_lines(run.metrics) if (line["round"], line["rounds"])]
     except (KeyError, TypeError) as error:
         raise InputError(f"{run.folder} must hold the logs of a run, but a line in them lacks {error}.") from error
+    population = str(card.get("manifest_sha256") or card_path)
+    if card and population not in manifests:  # many runs share one
+        manifests[population] = load_manifest(card_path.parent)
     clients = json.dumps([digest, config.get("seed"), {**config.get("data", {}), "source": None}], sort_keys=True)
     return RunData(
         folder, config, lines, records, rows,
-        benchmark=load_manifest(card_path.parent) if card else None,
+        benchmark=manifests[population] if card else None,
         digest=digest,
         version=bases.get("version") or card.get("version"),
         population=card.get("manifest_sha256") or clients,
+        place=run.folder.resolve(),
     )  # fmt: skip
 
 
 def _rows(path: Path) -> list[Row]:
     try:
-        return [Row(**{key: value for key, value in row.items() if key != "delta"}) for row in _json(path)]
-    except (TypeError, AttributeError) as error:
+        return [_row(**{key: value for key, value in row.items() if key != "delta"}) for row in _json(path)]
+    except (TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path} must hold the results of a run, but it cannot be understood: {error}.") from error
+
+
+def _row(method: str, how: str, size: str, per_client: Mapping[str, float], **numbers: float) -> Row:
+    scores = {client: float(score) for client, score in per_client.items()}
+    return Row(str(method), str(how), str(size), per_client=scores, **{key: float(n) for key, n in numbers.items()})
 
 
 def _json(path: Path) -> Any:
@@ -150,22 +162,3 @@ def _json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} must be a JSON file of a run, but it cannot be read: {error}.") from error
-
-
-def _told_apart(runs: list[RunData]) -> list[RunData]:
-    """Name runs of one method by their seed if that is enough, else by their folder's hash, else by number."""
-    named = list(runs)
-    for method in dict.fromkeys(run.method for run in runs):
-        mine = [i for i, run in enumerate(runs) if run.method == method]
-        hashes = [runs[i].folder.removeprefix(f"{method}-") for i in mine]
-        choices = [
-            [""] if len(mine) == 1 else [],
-            [f" · seed {runs[i].config.get('seed')}" for i in mine],
-            [f" · {text[:6]}" for text in hashes],
-            [f" · {text}" for text in hashes],
-            [f" · {text} ({number})" for number, text in enumerate(hashes, start=1)],
-        ]
-        suffixes = next(choice for choice in choices if len(set(choice)) == len(mine))
-        for i, suffix in zip(mine, suffixes, strict=True):
-            named[i] = replace(runs[i], suffix=suffix)
-    return named

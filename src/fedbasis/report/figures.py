@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f8c3a")
 """Told apart by most eyes, on light and on dark."""
 DASHES: tuple[str, ...] = ("-", "--", "-.", ":")
+"""For lines of one colour."""
 DEPTHS = ("#4a7fd4", "#b35fb0", "#e08a2e")
 HEAT = "#2a78b8"
-"""A coefficient of one; zero is the page itself."""
+"""Of what belongs to no domain."""
 WIDE, NARROW = 4.6, 2.3
 
 
@@ -36,16 +37,13 @@ class Line:
     marks: Sequence[int] = field(default=())
     """Where a warm start ends."""
     step: int = 1
+    band: tuple[Sequence[float], Sequence[float]] | None = None
+    """The lowest and the highest of several seeds."""
 
 
 def method_color(number: int) -> str:
     """Return the colour of the run or line with this number."""
     return COLORS[number % len(COLORS)]
-
-
-def method_dash(number: int) -> str:
-    """Return a line style that changes once all colours are used."""
-    return DASHES[number // len(COLORS) % len(DASHES)]
 
 
 def domain_color(number: int) -> str:
@@ -70,16 +68,26 @@ def short(name: str, length: int = 28) -> str:
 
 
 def strip(
-    scores: Mapping[str, Mapping[str, float]], domains: Mapping[str, str], colors: Mapping[str, str], least: float
+    scores: Mapping[str, Sequence[float]], colors: Mapping[str, Sequence[str]], least: float, crowded: bool = False
 ) -> Figure:
-    """Draw a row per method, a dot per client coloured by its domain, and the mean as a bar."""
-    figure, axes = _new(WIDE, 0.75 + 0.42 * len(scores))
-    for y, mine in enumerate(scores.values()):
-        spread = np.linspace(-0.26, 0.26, len(mine)) if len(mine) > 1 else np.zeros(1)
-        order = [(7 * i) % len(mine) for i in range(len(mine))] if len(mine) % 7 else list(range(len(mine)))
-        dots = [colors[domains[client]] for client in mine]
-        x = [100 * score for score in mine.values()]
-        axes.scatter(x, y + spread[order], s=16, c=dots, alpha=0.85, linewidths=0, zorder=2)
+    """Draw a row per method, a dot per client in its domain's colour, and the mean as an upright bar.
+
+    Where clients are too many for dots, a thin bar spans all but the worst and the best tenth, a thick one the middle
+    half.
+    """
+    step = 0.42 if len(scores) <= 8 else 0.24
+    figure, axes = _new(WIDE, 0.75 + step * len(scores))
+    for y, (name, mine) in enumerate(scores.items()):
+        x = 100 * np.asarray(mine)
+        if crowded:
+            low, quarter, rest, high = np.quantile(x, [0.1, 0.25, 0.75, 0.9])
+            axes.hlines(y, low, high, colors=HEAT, linewidth=1.2)
+            axes.hlines(y, quarter, rest, colors=HEAT, linewidth=5.0, alpha=0.55)
+        else:
+            spread = np.linspace(-0.26, 0.26, len(mine)) if len(mine) > 1 else np.zeros(1)
+            order = [(7 * i) % len(mine) for i in range(len(mine))] if len(mine) % 7 else list(range(len(mine)))
+            size = 16 if step > 0.3 else 9
+            axes.scatter(x, y + spread[order], s=size, c=list(colors[name]), alpha=0.85, linewidths=0, zorder=2)
         axes.vlines(float(np.mean(x)), y - 0.4, y + 0.4, colors=INK, linewidth=2.0, zorder=3)
     axes.set_yticks(range(len(scores)), [short(name) for name in scores])
     axes.set_ylim(len(scores) - 0.5, -0.5)
@@ -102,6 +110,8 @@ def curves(
         axes.plot(
             x, line.values, color=line.color, linestyle=line.dash, linewidth=line.width, marker=marker, markersize=3
         )
+        if line.band is not None:
+            axes.fill_between(x, *line.band, color=line.color, alpha=0.16, linewidth=0)
         for mark in line.marks:
             axes.axvline(mark, color=line.color, linestyle=(0, (4, 3)), linewidth=0.9, alpha=0.9)
     axes.set_xlabel(along)
@@ -121,16 +131,24 @@ def curves(
     return figure
 
 
-def heat(alpha: Mapping[str, Sequence[float]], domains: Mapping[str, str], block: str) -> Figure:
-    """Draw one block's coefficients: a row per client, grouped by domain, and a column per basis."""
-    from matplotlib.colors import LinearSegmentedColormap, to_rgb
+def heat(
+    alpha: Mapping[str, Sequence[float]],
+    domains: Mapping[str, str],
+    block: str,
+    colors: Mapping[str, str] | None = None,
+) -> Figure:
+    """Draw one block's coefficients: a row per client in the colour of its domain, a column per basis."""
+    from matplotlib.colors import to_rgb
+
+    if colors is None:
+        colors = {name: domain_color(number) for number, name in enumerate(dict.fromkeys(domains.values()))}
 
     shares = np.array([list(row) for row in alpha.values()], dtype=np.float64)
-    figure, axes = _new(NARROW, 0.75 + min(0.17, max(0.07, 3.2 / len(shares))) * len(shares))
-    shades = LinearSegmentedColormap.from_list("share", [(*to_rgb(HEAT), 0.0), (*to_rgb(HEAT), 1.0)])
-    axes.grid(visible=False)
-    axes.pcolormesh(shares, cmap=shades, vmin=0.0, vmax=1.0, edgecolors="none", linewidth=0, antialiased=False)
     names = [domains[client] for client in alpha]
+    figure, axes = _new(NARROW, 0.75 + min(0.17, max(0.07, 3.2 / len(shares))) * len(shares))
+    inks = np.array([to_rgb(colors[name]) for name in names])[:, None, :].repeat(shares.shape[1], axis=1)
+    axes.grid(visible=False)
+    axes.pcolormesh(np.dstack([inks, shares.clip(0, 1)]), edgecolors="none", linewidth=0, antialiased=False)
     starts = [0, *(i for i, (a, b) in enumerate(pairwise(names), start=1) if a != b), len(names)]
     for start in starts[1:-1]:
         axes.axhline(start, color=INK, linewidth=0.6)

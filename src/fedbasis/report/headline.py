@@ -1,75 +1,110 @@
 """The result in words, computed from the scores, whoever wins; and what keeps the numbers from being compared."""
 
 from collections.abc import Sequence
+from statistics import fmean
 
-from fedbasis.evaluation import Row
+from fedbasis.report.beds import beds
 from fedbasis.report.data import RunData, sizes_of
+from fedbasis.report.groups import Group, Scores, compared
+from fedbasis.report.paired import leaders
 
 OTHERS = 4
 """So many other rows are named beside the leader."""
+NAMED = 6
+"""So many runs without results are named."""
 
-Scored = tuple[RunData, Row]
+Ranked = tuple[str, float, Scores]
 
 
 def percent(share: float) -> str:
-    """Write a share of one as a percentage."""
-    return f"{100 * share:.1f} %"
+    """Write a share of one as a percentage that no line breaks."""
+    return f"{100 * share:.1f}\xa0%"
 
 
-def comparable(runs: Sequence[RunData]) -> bool:
-    """Whether all runs with results served exactly the same clients."""
-    return len({run.population for run in runs if run.rows}) <= 1
+def headline(groups: Sequence[Group]) -> list[str]:
+    """Return a sentence per data and size; groups on other clients than the rest have sentences of their own."""
+    sentences = []
+    for bed in beds(groups):
+        same = compared(bed.groups)
+        for part in ([same] if same else []) + [[group] for group in bed.groups if group not in same]:
+            scored = [run for group in part for run in group.scored]
+            found = [text for size in sizes_of(scored) if (text := _sentence(part, size, bed.whom))]
+            sentences += [f"{bed.title}: {text}" if bed.title else text for text in found]
+    return sentences or ["No run has results yet: new clients are served and scored after the last round."]
 
 
-def headline(runs: Sequence[RunData]) -> list[str]:
-    """Return a sentence per size, or per run and size where runs cannot be compared."""
-    scored = [run for run in runs if run.rows]
-    if not scored:
-        return ["No run has results yet: new clients are served and scored after the last round."]
-    groups = [scored] if comparable(scored) else [[run] for run in scored]
-    return [_sentence(group, size) for group in groups for size in sizes_of(group) if _ranked(group, size)]
-
-
-def caveats(runs: Sequence[RunData]) -> list[str]:
+def caveats(groups: Sequence[Group]) -> list[str]:
     """Return what a reader must know before comparing numbers."""
+    waiting = [(group, run) for group in groups for run in group.runs if not run.rows]
     notes = [
-        f"{run.name} ({run.folder}) has no results yet: {run.state}; training it again continues it."
-        for run in runs
-        if not run.rows
+        f"{group.name}{_seed(group, run)} ({run.folder}) has no results yet: {run.state}; training it again "
+        "continues it."
+        for group, run in waiting[:NAMED]
     ]
-    if not comparable(runs):
+    if len(waiting) > NAMED:
         notes.append(
-            "These runs did not serve the same clients (their data, splits or seeds differ), so their numbers cannot "
-            "be compared with each other and no best one is marked."
+            f"{len(waiting) - NAMED} other runs have no results yet either; Provenance tells how far they are."
         )
+    for bed in beds(groups):
+        same = compared(bed.groups)
+        others = [group.name for group in bed.groups if group not in same]
+        if not same:
+            notes.append(
+                "These runs did not serve the same clients (their splits or seeds differ), so their numbers cannot be "
+                f"compared with each other and no best one is marked: {', '.join(others)}."
+            )
+        elif others:
+            notes.append(
+                f"{' and '.join(others)} did not serve the same clients as the rest (other splits or seeds), so "
+                "these numbers cannot be compared with the others and are never marked as best."
+            )
     return notes
 
 
-def _ranked(runs: Sequence[RunData], size: str) -> list[Scored]:
-    """Order every row of every run by Last; none is chosen for its run, since test scores must choose nothing."""
-    rows = [(run, row) for run in runs for row in run.rows if row.size == size]
-    return sorted(rows, key=lambda pair: -pair[1].last)
+def _seed(group: Group, run: RunData) -> str:
+    return f" of seed {run.seed}" if len(group.runs) > 1 else ""
 
 
-def _sentence(runs: Sequence[RunData], size: str) -> str:
-    ranked = _ranked(runs, size)
-    score, clients = percent(ranked[0][1].last), len(ranked[0][1].per_client)
-    leaders = [pair for pair in ranked if percent(pair[1].last) == score]
-    others = ranked[len(leaders) :]
-    names = " and ".join(run.title(row) for run, row in leaders)
-    verb = "both reach" if len(leaders) == 2 else "reach" if len(leaders) > 2 else "reaches"
-    text = f"{names} {verb} {score} on {clients} new client{'s' * (clients != 1)} with {size} data"
-    text += "".join(f", {run.title(row)} {percent(row.last)}" for run, row in others[:OTHERS])
-    if len(others) > OTHERS:
-        text += f", and {len(others) - OTHERS} others less"
-    if len(leaders) == 1 and others:
-        text += _wins(leaders[0], next((pair for pair in others if pair[0] is not leaders[0][0]), others[0]))
-    return text + "."
+def _ranked(groups: Sequence[Group], size: str) -> list[Ranked]:
+    """Order every row of every group by Last; none is chosen for its run, since test scores must choose nothing."""
+    found = []
+    for group in groups:
+        for how in group.ways:
+            rows = group.rows(how, size)
+            if rows:
+                found.append((group.title(how), fmean(row.last for row in rows), group.scores(how, size)))
+    return sorted(found, key=lambda row: -row[1])
 
 
-def _wins(leader: Scored, second: Scored) -> str:
-    mine, theirs = leader[1].per_client, second[1].per_client
-    if mine.keys() != theirs.keys():
+def _sentence(groups: Sequence[Group], size: str, whom: str) -> str:
+    ranked = _ranked(groups, size)
+    if not ranked:
         return ""
-    wins = sum(mine[client] > theirs[client] for client in mine)
-    return f"; {leader[0].title(leader[1])} is ahead of {second[0].title(second[1])} on {wins} of them"
+    score, clients = percent(ranked[0][1]), len(ranked[0][2])
+    first = [row for row in ranked if percent(row[1]) == score]
+    others = ranked[len(first) :]
+    names = " and ".join(title for title, *_ in first)
+    verb = "both reach" if len(first) == 2 else "reach" if len(first) > 2 else "reaches"
+    splits = len({population for population, _ in ranked[0][2]})
+    text = f"{names} {verb} {score} on {clients} {whom} client{'s' * (clients != 1)}"
+    text += f"{f' of {splits} splits' * (splits > 1)} with {size} data"
+    text += "".join(f", {title} {percent(mean)}" for title, mean, _ in others[:OTHERS])
+    if len(others) > OTHERS:
+        more = len(others) - OTHERS
+        text += f", and {more} other{'s' * (more > 1)} less"
+    return text + (_told_apart(ranked) if len(first) == 1 and others else "") + "."
+
+
+def _told_apart(ranked: Sequence[Ranked]) -> str:
+    """Say against how many of the others the lead is more than luck."""
+    alike = sum(leaders([scores for *_, scores in ranked])) - 1
+    others = len(ranked) - 1
+    if not alike:
+        return (
+            "; this lead is significant over the other one"
+            if others == 1
+            else f"; this lead is significant over all {others}"
+        )
+    if alike == others:
+        return "; the other one is not significantly worse" if others == 1 else "; none of them is significantly worse"
+    return f"; {alike} of these {others} {'is' if alike == 1 else 'are'} not significantly worse"

@@ -1,62 +1,113 @@
 """The page: runs in, one self-contained html file out, the same bytes for the same runs."""
 
 import json
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedbasis import __version__
-from fedbasis.report import panels, tables
+from fedbasis.report import panels, tables, training
+from fedbasis.report.beds import Bed, beds
 from fedbasis.report.data import RunData, read_runs, sizes_of
-from fedbasis.report.headline import caveats, comparable, headline
+from fedbasis.report.groups import apart, compared, grouped
+from fedbasis.report.headline import caveats, headline
+from fedbasis.report.section import Section
 from fedbasis.report.svg import Sheet, style
 from fedbasis.runs import Run
 from pflbed.errors import InputError
 from pflbed.files import replacing
 
 
-def write_report(runs: Sequence[Run], path: Path) -> None:
-    """Write the report of the runs, finished or not, as one page that needs nothing else."""
+def write_report(runs: Sequence[Run], path: Path, sections: Sequence[Section] = ()) -> None:
+    """Write the report of the runs, finished or not, as one page that needs nothing else; ``sections`` come first."""
     if path.is_dir():
         raise InputError(f"The report must be a file, but {path} is a folder; add a name such as report.html.")
-    page = _render(read_runs(runs))
+    page = _render(read_runs(runs), sections, path.resolve().parent)
     with replacing(path) as temporary:
         temporary.write_text(page, encoding="utf-8", errors="replace", newline="\n")
 
 
-def _render(runs: Sequence[RunData]) -> str:
+def table_sections(runs: Sequence[Run]) -> list[Section]:
+    """Return the tables of the page as sections, to be written as files."""
+    groups = grouped(read_runs(runs))
+    tested = beds(groups)
+    found = {
+        "results": [_titled(bed, tables.results(bed.groups)) for bed in tested],
+        "clients": [_titled(bed, tables.by_client(bed.groups)) for bed in tested],
+        "domains": [_titled(bed, tables.by_domain(bed.groups)) for bed in tested],
+        "cost": [tables.training_cost(groups)],
+    }
+    return [Section(name, name.capitalize(), tables=grids) for name, grids in found.items()]
+
+
+def _render(runs: Sequence[RunData], sections: Sequence[Section], home: Path) -> str:
     environment = Environment(
         loader=PackageLoader("fedbasis.report", "."), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    return environment.get_template("page.html.j2").render(_context(runs))
+    return environment.get_template("page.html.j2").render(_context(runs, sections, home))
 
 
-def _context(runs: Sequence[RunData]) -> dict[str, Any]:
-    scored = [run for run in runs if run.rows]
+def _context(runs: Sequence[RunData], sections: Sequence[Section], home: Path) -> dict[str, Any]:
+    groups, scored = grouped(runs), [run for run in runs if run.rows]
+    tested = beds(groups)
+    seeds = any(len(group.runs) > 1 for group in groups)
     sizes, sheet = sizes_of(scored or runs), Sheet()
     smallest, largest = (next(iter(sizes)), list(sizes)[-1]) if sizes else ("", "")
     with style():
         drawn = {
-            "accuracies": panels.accuracies(runs, sheet),
-            "training": panels.training(runs, sheet),
-            "adaptation": panels.adaptation(runs, smallest, sheet),
-            "learned": panels.learned(runs, largest, sheet),
-            "populations": panels.populations(runs, sheet),
+            "sections": [_placed(section, sheet) for section in sections],
+            "clients": [
+                (panel, _titled(bed, tables.by_client(bed.groups)), _titled(bed, tables.by_domain(bed.groups)))
+                for bed in tested
+                if (panel := panels.accuracies(bed.groups, bed.title, sheet))
+            ],
+            "training": training.training(groups, sheet),
+            "bases": training.bases(groups, sheet),
+            "adaptation": panels.adaptation(groups, smallest, sheet),
+            "learned": panels.learned(groups, largest, sheet),
+            "populations": panels.populations(groups, sheet),
         }
     return drawn | {
         "version": __version__,
-        "runs": [(run, json.dumps(run.config, indent=2, sort_keys=True, ensure_ascii=False)) for run in runs],
-        "headline": headline(runs),
-        "caveats": caveats(runs),
-        "marked": comparable(runs),
+        "origins": [
+            (group, [(run, _link(run.place, home)) for run in group.runs], _written(group.runs[0].config))
+            for group in groups
+        ],
+        "headline": headline(groups),
+        "caveats": caveats(groups),
+        "marked": any(compared(bed.groups) for bed in tested),
+        "seeds": seeds,
         "sizes": {size: f"{100 * share:g} %" for size, share in sizes.items()},
         "smallest": smallest,
         "largest": largest,
-        "results": tables.results(runs) if scored else None,
-        "by_domain": tables.by_domain(runs) if scored else None,
-        "training_cost": tables.training_cost(runs),
-        "personalization_cost": tables.personalization_cost(runs) if scored else None,
+        "results": [
+            (bed.title, _titled(bed, tables.results(bed.groups)), tables.results(apart(bed.groups)) if seeds else None)
+            for bed in tested
+        ],
+        "training_cost": tables.training_cost(groups),
     }
+
+
+def _titled(bed: Bed, grid: tables.Grid) -> tables.Grid:
+    """Name the data in a table's caption where the page has several."""
+    return replace(grid, caption=f"{bed.title}: {grid.caption}") if bed.title else grid
+
+
+def _placed(section: Section, sheet: Sheet) -> dict[str, Any]:
+    figures = [(sheet.place(figure.svg, figure.caption or figure.name), figure.caption) for figure in section.figures]
+    return {"title": section.title, "text": section.text, "tables": section.tables, "figures": figures}
+
+
+def _link(folder: Path, home: Path) -> str:
+    """Point from the page to a folder beside it; this needs no network, and moves with both."""
+    return quote(os.path.relpath(folder, home)) + "/"
+
+
+def _written(config: Any) -> str:
+    return json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False)

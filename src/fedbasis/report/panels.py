@@ -1,6 +1,7 @@
-"""Which figure shows what: from runs to panels, each with its drawing, its legend and a subtitle."""
+"""Which figure shows what of the new clients: their accuracies, curves, coefficients and images."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,16 @@ from fedbasis.evaluation import Row
 from fedbasis.report import figures
 from fedbasis.report.data import RunData, domain_of, domains_of, sizes_of
 from fedbasis.report.figures import Line
-from fedbasis.report.svg import INK, Sheet
+from fedbasis.report.groups import Group, Scores
+from fedbasis.report.svg import Sheet
+from fedbasis.report.tables import UNLEARNED
 from pflbed.plots import client_bubbles
 
 Legend = Sequence[tuple[str, str, str]]  # name, colour, style of the line, "dot" or "upright"
-WARM = ("end of the warm start", "currentColor", "upright")
+ROWS = 20
+"""Rows of a figure of accuracies; the tables hold all."""
+DOTS = 2500
+"""Dots of a figure; more are drawn as bars."""
 
 
 @dataclass(frozen=True)
@@ -26,82 +32,55 @@ class Panel:
     title: str
     figures: Sequence[Markup]
     legend: Legend = ()
+    note: str = ""
 
 
-def accuracies(runs: Sequence[RunData], sheet: Sheet) -> Panel | None:
-    """Show every new client's accuracy, a figure per size."""
-    scored = [run for run in runs if run.rows]
-    colors = {name: figures.domain_color(i) for i, name in enumerate(domains_of(scored))}
-    shown = [(run, row) for run in scored for row in run.rows if row.per_client]
-    if not shown:
+def domain_colors(groups: Sequence[Group]) -> dict[str, str]:
+    """Return a colour for every domain of the page, the same in all its figures."""
+    names = domains_of([run for group in groups for run in group.runs])
+    return {name: figures.domain_color(number) for number, name in enumerate(names)}
+
+
+def accuracies(groups: Sequence[Group], title: str, sheet: Sheet) -> Panel | None:
+    """Show every client's accuracy, a figure per size, the best rows first where there are too many."""
+    colors = domain_colors(groups)
+    everyone = {
+        size: {group.title(how): mine for group in groups for how in group.ways if (mine := group.scores(how, size))}
+        for size in sizes_of([run for group in groups for run in group.scored])
+    }
+    found = {size: _best(rows) for size, rows in everyone.items() if rows}
+    least = min((score for rows in found.values() for mine in rows.values() for score in mine.values()), default=0.0)
+    crowded = any(sum(len(mine) for mine in rows.values()) > DOTS for rows in found.values())
+    drawn, of = [], f"{title}: p" if title else "P"
+    for size, rows in found.items():
+        dots = {name: [colors[domain_of(client)] for _, client in mine] for name, mine in rows.items()}
+        points = {name: list(mine.values()) for name, mine in rows.items()}
+        figure = figures.strip(points, dots, max(-1.0, 10 * math.floor(10 * least) - 1), crowded)
+        figure.axes[0].set_title(figures.short(f"size {size}"))
+        drawn.append(sheet(figure, f"{of}ersonalized accuracy of every client by method, size {size}"))
+    if not drawn:
         return None
-    least = max(-1.0, 10 * math.floor(10 * min(min(row.per_client.values()) for _, row in shown)) - 1)
-    drawn = []
-    for size in sizes_of(scored):
-        scores = {run.title(row): row.per_client for run, row in shown if row.size == size}
-        domains = {client: domain_of(client) for mine in scores.values() for client in mine}
-        if scores:
-            figure = figures.strip(scores, domains, colors, least)
-            figure.axes[0].set_title(figures.short(f"size {size}"))
-            drawn.append(sheet(figure, f"Personalized accuracy of every new client by method, size {size}"))
-    return Panel("", drawn, [(name, color, "dot") for name, color in colors.items()])
+    note = "A dot is one client (Last), coloured by its domain; the upright bar is the mean."
+    if crowded:
+        note = (
+            "The thick bar holds the middle half of the clients (Last), the thin one all but the worst and the "
+            "best tenth; the upright bar is the mean."
+        )
+    if (most := max(map(len, everyone.values()))) > ROWS:
+        note += f" The {ROWS} best of {most} rows are drawn; the tables hold all."
+    return Panel(title, drawn, [] if crowded else [(name, color, "dot") for name, color in colors.items()], note)
 
 
-def training(runs: Sequence[RunData], sheet: Sheet) -> list[Panel]:
-    """Show loss and validation of all runs together, then the bases of every run that has them."""
-    started = [run for run in runs if run.lines]
-    if not started:
-        return []
-    loss, validation, legend = [], [], []
-    for number, run in enumerate(started):
-        color, dash, end = figures.method_color(number), figures.method_dash(number), run.warm_start_end
-        width = 1.4 + 1.2 * (len(started) - 1 - number) / len(started)  # equal curves lie on each other, all visible
-        look: dict[str, Any] = {"start": int(run.lines[0]["round"]), "color": color, "dash": dash, "width": width}
-        look["marks"] = () if end is None else (end,)
-        loss.append(Line(_series(run.lines, "loss"), **look))
-        validation.append(Line([100 * score for score in _series(run.lines, "validation")], **look))
-        legend.append((run.name, color, dash))
-    drawn = [
-        sheet(figures.curves(loss, "round", "training loss"), "Training loss along the rounds"),
-        sheet(figures.curves(validation, "round", "validation accuracy (%)"), "Validation accuracy along the rounds"),
-    ]
-    legend += [WARM] if any(line.marks for line in loss) else []
-    return [Panel("", drawn, legend), *(panel for run in started if (panel := _bases(run, sheet)))]
-
-
-def _bases(run: RunData, sheet: Sheet) -> Panel | None:
-    cosine, entropy = _nested(run.lines, "cosine"), _nested(run.lines, "entropy")
-    if not cosine and not entropy:
-        return None
-    blocks = list(entropy) or [name for name in cosine if name != "network"]
-    colors = {block: figures.depth_color(i / max(1, len(blocks) - 1)) for i, block in enumerate(blocks)}
-    end, start = run.warm_start_end, int(run.lines[0]["round"])
-    marks = () if end is None else (end,)
-    whole = {"cosine": cosine.pop("network", [])}
-    if entropy:
-        whole["entropy"] = np.mean(list(entropy.values()), axis=0).tolist()
-    drawn = []
-    for what, series in (("cosine", cosine), ("entropy", entropy)):
-        lines = [Line(values, start, colors.get(block, INK), width=1.0) for block, values in series.items()]
-        if any(np.isfinite(whole.get(what, []))):
-            lines.append(Line(whole[what], start, INK, width=2.0, marks=marks))
-        if lines:
-            name = {"cosine": "mean pairwise cosine", "entropy": "entropy of α (nats)"}[what]
-            drawn.append(sheet(figures.curves(lines, "round", name), f"{run.name}: {name} along the rounds"))
-    legend = [("whole network (cosine), mean of blocks (entropy)", "currentColor", "-")]
-    legend += [(block, color, "-") for block, color in colors.items()] + ([WARM] if marks else [])
-    return Panel(f"The bases of {run.name}", drawn, legend)
-
-
-def adaptation(runs: Sequence[RunData], size: str, sheet: Sheet) -> Panel | None:
+def adaptation(groups: Sequence[Group], size: str, sheet: Sheet) -> Panel | None:
     """Show the mean validation accuracy along the epochs, a figure per method and a line per rate."""
     found: list[tuple[str, float, int, dict[float, list[float]]]] = []
-    for run in runs:
-        for row in (row for row in run.rows if row.size == size and row.how != "none"):
-            mine = [r for r in run.records if (r["how"], r["size"]) == (row.how, size)]
+    for group in groups:
+        for how in (how for how in group.ways if how not in UNLEARNED):
+            mine = [r for run in group.scored for r in run.records if (r["how"], r["size"]) == (how, size)]
             means = {rate: _mean([r["validation"] for r in mine if r["rate"] == rate]) for rate in _rates(mine)}
             if any(np.isfinite(value) for mean in means.values() for value in mean):
-                found.append((run.title(row), row.rate, int(mine[0]["validate_every"]), means))
+                chosen = Counter(row.rate for row in group.rows(how, size)).most_common(1)[0][0]
+                found.append((group.title(how), chosen, int(mine[0]["validate_every"]), means))
     if not found:
         return None
     every = sorted({rate for *_, means in found for rate in means})
@@ -119,39 +98,59 @@ def adaptation(runs: Sequence[RunData], size: str, sheet: Sheet) -> Panel | None
     return Panel("", drawn, [(f"rate {rate:g}", figures.method_color(i), "-") for i, rate in enumerate(every)])
 
 
-def learned(runs: Sequence[RunData], size: str, sheet: Sheet) -> list[Panel]:
-    """Show the coefficients of every new client at the chosen rate, a figure per block."""
+def learned(groups: Sequence[Group], size: str, sheet: Sheet) -> list[Panel]:
+    """Show the coefficients of every new client at the chosen rate, a figure per block; of several seeds the first."""
+    colors = domain_colors(groups)
+    order = list(colors)
     panels = []
-    for run in runs:
-        for row in (row for row in run.rows if row.size == size):
+    for group in groups:
+        shown = [(first, row) for first in group.scored[:1] for row in first.rows if row.size == size]
+        for run, row in shown:
             alpha = _alpha(run, row)
             domains = {client: domain_of(client) for client in alpha}
-            order = domains_of([run])
             clients = sorted(alpha, key=lambda client: (order.index(domain_of(client)), client))
+            title = group.title(row.how) + seed_of(group, run)
             drawn = [
                 sheet(
-                    figures.heat({client: alpha[client][block] for client in clients}, domains, block),
-                    f"{run.title(row)}: coefficients of every new client in block {block}",
+                    figures.heat({client: alpha[client][block] for client in clients}, domains, block, colors),
+                    f"{title}: coefficients of every new client in block {block}",
                 )
                 for block in (alpha[clients[0]] if clients else ())
             ]
             if drawn:
-                panels.append(Panel(run.title(row), drawn))
+                panels.append(Panel(title, drawn, [(name, color, "dot") for name, color in colors.items()]))
     return panels
 
 
-def populations(runs: Sequence[RunData], sheet: Sheet) -> list[Panel]:
-    """Show who has how many images of which class, once for every different set of clients."""
+def populations(groups: Sequence[Group], sheet: Sheet) -> list[Panel]:
+    """Show who has how many images of which class, once for every set of clients; of several seeds the first."""
+    shown: dict[int, tuple[Group, RunData]] = {}
+    for group in groups:
+        for run in [run for run in group.runs if run.benchmark][:1]:
+            shown.setdefault(id(run.benchmark), (group, run))  # runs on the same clients share it
     panels = []
-    for run in {run.population: run for run in reversed(runs) if run.benchmark}.values():
+    for group, run in shown.values():
         assert run.benchmark is not None
         for participating in (True, False):
             clients = run.benchmark.participating if participating else run.benchmark.new
             if clients:
-                title = f"{len(clients)} {'participating' if participating else 'new'} clients"
+                title = f"{len(clients)} {'participating' if participating else 'new'} clients{seed_of(group, run)}"
                 drawn = sheet(client_bubbles(run.benchmark, participating), f"Images per class of {title}")
                 panels.append(Panel(title, [drawn]))
     return panels
+
+
+def seed_of(group: Group, run: RunData) -> str:
+    """Name the seed where the group has several."""
+    return f", seed {run.seed}" if len(group.runs) > 1 else ""
+
+
+def _best(scores: dict[str, Scores]) -> dict[str, Scores]:
+    """Keep the best rows where there are too many to draw."""
+    if len(scores) <= ROWS:
+        return scores
+    ranked = sorted(scores, key=lambda name: -float(np.mean(list(scores[name].values()))))
+    return {name: scores[name] for name in ranked[:ROWS]}
 
 
 def _alpha(run: RunData, row: Row) -> dict[str, Mapping[str, Sequence[float]]]:
@@ -165,17 +164,9 @@ def _rates(records: Sequence[Mapping[str, Any]]) -> list[float]:
 
 def _mean(curves: Sequence[Sequence[Any]]) -> list[float]:
     """Average the clients' curves, in percent."""
-    return [100 * float(np.mean([_number(value) for value in values])) for values in zip(*curves, strict=False)]
+    return [100 * float(np.mean([number(value) for value in values])) for values in zip(*curves, strict=False)]
 
 
-def _number(value: Any) -> float:
+def number(value: Any) -> float:
+    """Read a number of a log; what is none is not a number."""
     return float(value) if isinstance(value, (int, float)) else math.nan
-
-
-def _series(lines: Sequence[Mapping[str, Any]], key: str) -> list[float]:
-    return [_number(line.get(key)) for line in lines]
-
-
-def _nested(lines: Sequence[Mapping[str, Any]], key: str) -> dict[str, list[float]]:
-    names = list(dict.fromkeys(name for line in lines for name in line.get(key, {})))
-    return {name: _series([line.get(key, {}) for line in lines], name) for name in names}

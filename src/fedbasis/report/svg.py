@@ -43,7 +43,10 @@ STYLE: dict[Any, Any] = {
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 LONG = re.compile(r"-?\d+\.\d{3,}")
 """A number finer than anyone can see."""
-DROPPED = {"metadata", "style", "title"}
+NAMESPACE = "http://www.w3.org/2000/svg"
+DROPPED = {"metadata", "style", "title", "script", "foreignObject"}
+DARK = "#1c2128"
+"""The ink of a figure that stands alone, on paper."""
 
 
 @contextmanager
@@ -67,38 +70,60 @@ class Sheet:
 
     def __call__(self, figure: "Figure", alt: str) -> Markup:
         """Return the figure as markup; ``alt`` says what it shows."""
+        return self.place(drawn(figure), alt)
+
+    def place(self, svg: str, alt: str) -> Markup:
+        """Return any drawing as markup of this page."""
         self._count += 1
-        width = figure.get_figwidth() * 96
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-        root = ElementTree.fromstring(CONTROL.sub("\ufffd", buffer.getvalue()))
-        self._clean(root)
+        root = ElementTree.fromstring(CONTROL.sub("\ufffd", svg))
+        _clean(root, f"f{self._count}-")
+        width = float(root.get("viewBox", "0 0 400 300").split()[2]) * 96 / 72
         for name in ("width", "height", "version"):
             root.attrib.pop(name, None)
         root.attrib |= {"role": "img", "aria-label": CONTROL.sub("\ufffd", alt), "fill": "currentColor"}
         root.set("style", f"width:{width:.0f}px")
         return Markup(ElementTree.tostring(root, encoding="unicode"))
 
-    def _clean(self, element: ElementTree.Element) -> None:
-        """Drop what a page must not hold, make ids unique, and replace the ink, all the way down."""
-        element.tag = _local(element.tag)
-        attributes = {_local(key): value for key, value in element.attrib.items()}
-        element.attrib.clear()
-        for key, value in attributes.items():
-            if key == "id":
-                if element.tag not in ("g", "svg"):  # groups are never referred to
-                    element.set(key, f"f{self._count}-{value}")
-            elif key == "href":
-                element.set(key, re.sub("^#", f"#f{self._count}-", value))
-            elif key in ("d", "x", "y", "transform"):
-                element.set(key, " ".join(LONG.sub(lambda found: f"{float(found[0]):.2f}", value).split()))
-            else:
-                element.set(key, value.replace("url(#", f"url(#f{self._count}-").replace(INK, "currentColor"))
-        for child in list(element):
-            if _local(child.tag) in DROPPED:
-                element.remove(child)
-            else:
-                self._clean(child)
+
+def drawn(figure: "Figure") -> str:
+    """Return the figure as text, without a date."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
+
+
+def standalone(svg: str) -> str:
+    """Return a drawing, of a page or not, as a file of its own: dark ink, a size, nothing else needed."""
+    root = ElementTree.fromstring(CONTROL.sub("\ufffd", svg))
+    _clean(root, "")
+    width, height = root.get("viewBox", "0 0 400 300").split()[2:4]
+    for name in ("style", "role", "version"):
+        root.attrib.pop(name, None)
+    root.attrib |= {"xmlns": NAMESPACE, "width": f"{width}pt", "height": f"{height}pt", "color": DARK}
+    root.set("fill", "currentColor")
+    return ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _clean(element: ElementTree.Element, prefix: str) -> None:
+    """Drop what a page must not hold, make ids unique, and replace the ink, all the way down."""
+    element.tag = _local(element.tag)
+    attributes = {_local(key): value for key, value in element.attrib.items()}
+    element.attrib.clear()
+    for key, value in attributes.items():
+        if key == "id":
+            if element.tag not in ("g", "svg"):  # groups are never referred to
+                element.set(key, prefix + value)
+        elif key == "href":
+            element.set(key, re.sub("^#", f"#{prefix}", value))
+        elif key in ("d", "x", "y", "transform"):
+            element.set(key, " ".join(LONG.sub(lambda found: f"{float(found[0]):.2f}", value).split()))
+        elif not key.startswith("on"):
+            element.set(key, value.replace("url(#", f"url(#{prefix}").replace(INK, "currentColor"))
+    for child in list(element):
+        if _local(child.tag) in DROPPED:
+            element.remove(child)
+        else:
+            _clean(child, prefix)
 
 
 def _local(name: str) -> str:

@@ -1,25 +1,33 @@
-"""Every number of the page in tables: what a cell says, how it sorts, and which run it comes from."""
+"""Every number of the page in tables: what a cell says, how it sorts, and which runs it comes from."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median, stdev
+from typing import Any
 
-from fedbasis.evaluation import Row
-from fedbasis.report.data import RunData, domain_of, domains_of, sizes_of
-from fedbasis.report.headline import comparable
+from fedbasis.report.data import domain_of, domains_of, sizes_of
+from fedbasis.report.groups import Group, compared
+from fedbasis.report.paired import leaders
 
 NOTHING = "–"
 COLUMNS = ("Last", "Best", "|Δ|", "rate", "s/client")
+SPREAD = ("worst", "worst 10 %", "median", "best 10 %", "s.d.")
+UNLEARNED = ("none", "kept")
+"""Ways that train nothing: the common model, or the one that a client kept."""
+MEMORY = "peak_memory"
+"""What a line of the log calls the largest memory of its round, in bytes, if it tells."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number as it is shown, as it sorts, and its run's folder."""
+    """A number as it is shown, as it sorts, and the folders of its runs."""
 
     text: str
     value: float | None = None
     run: str = ""
     best: bool = False
+    link: str = ""
+    """Where on the page its runs are described."""
 
 
 @dataclass(frozen=True)
@@ -30,90 +38,142 @@ class Grid:
     groups: Sequence[tuple[str, int]]
     columns: Sequence[str]
     rows: Sequence[tuple[Cell, Sequence[Cell]]]
+    head: str = ""
+    """What the names that open the rows are."""
 
 
-def results(runs: Sequence[RunData]) -> Grid:
+def results(groups: Sequence[Group]) -> Grid:
     """Lay out Last, Best, |Delta|, rate and seconds of every method and size; the best Last of a size is marked."""
-    sizes, marked = list(sizes_of(runs)), comparable(runs)
-    top = {size: max((row.last for run in runs for row in run.rows if row.size == size), default=0.0) for size in sizes}
 
-    def cells(run: RunData, row: Row) -> list[Cell]:
-        learns = row.how != "none"
+    def cells(group: Group, how: str, size: str) -> list[Cell]:
+        rows, learns = group.rows(how, size), how not in UNLEARNED
+        rates = sorted({row.rate for row in rows})
         return [
-            Cell(_points(row.last), row.last, run.folder, marked and row.last == top[row.size]),
-            Cell(_points(row.best), row.best, run.folder) if learns else Cell(NOTHING),
-            Cell(_points(row.delta), row.delta, run.folder) if learns else Cell(NOTHING),
-            Cell(f"{row.rate:g}", row.rate, run.folder) if learns else Cell(NOTHING),
-            Cell(f"{row.seconds:.2f}", row.seconds, run.folder),
+            _points(group, [row.last for row in rows]),
+            _points(group, [row.best for row in rows]) if learns else Cell(NOTHING),
+            _points(group, [row.delta for row in rows], spread=False) if learns else Cell(NOTHING),
+            Cell(", ".join(f"{rate:g}" for rate in rates), fmean(rates), group.folders) if learns else Cell(NOTHING),
+            _mean(group, [row.seconds for row in rows], lambda seconds: f"{seconds:.2f}"),
         ]
 
-    return _by_size("Personalized accuracy of the new clients, in %", runs, COLUMNS, cells)
+    return _marked(_by_size("Personalized accuracy, in %", groups, COLUMNS, cells), groups)
 
 
-def by_domain(runs: Sequence[RunData]) -> Grid:
-    """Average Last over the clients of every domain."""
-    domains = domains_of([run for run in runs if run.rows])
+def by_domain(groups: Sequence[Group]) -> Grid:
+    """Average Last over the clients of every domain; these are too few to mark a best one."""
+    domains = domains_of([run for group in groups for run in group.scored])
 
-    def cells(run: RunData, row: Row) -> list[Cell]:
+    def cells(group: Group, how: str, size: str) -> list[Cell]:
         found = []
         for domain in domains:
-            mine = [score for client, score in row.per_client.items() if domain_of(client) == domain]
-            found.append(Cell(_points(fmean(mine)), fmean(mine), run.folder) if mine else Cell(NOTHING))
+            per_seed = [[score for client, score in row.per_client.items() if domain_of(client) == domain]
+                        for row in group.rows(how, size)]  # fmt: skip
+            found.append(_points(group, [fmean(mine) for mine in per_seed if mine]))
         return found
 
-    return _by_size("Mean Last per domain, in %", runs, domains, cells)
+    return _by_size("Mean Last per domain, in %", groups, domains, cells)
 
 
-def training_cost(runs: Sequence[RunData]) -> Grid:
-    """Average what a round costs, run by run; bytes are of one client."""
+def by_client(groups: Sequence[Group]) -> Grid:
+    """Tell how unequally the clients are served: the ends, the middle and the deviation of their Last."""
+
+    def cells(group: Group, how: str, size: str) -> list[Cell]:
+        scores = sorted(group.scores(how, size).values())
+        if not scores:
+            return [Cell(NOTHING)] * len(SPREAD)
+        tenth = -(-len(scores) // 10)
+        values = [scores[0], fmean(scores[:tenth]), median(scores), fmean(scores[-tenth:])]
+        values.append(stdev(scores) if len(scores) > 1 else 0.0)
+        return [Cell(f"{100 * value:.1f}", value, group.folders) for value in values]
+
+    return _by_size("How Last is spread over the clients, in %", groups, SPREAD, cells)
+
+
+def training_cost(groups: Sequence[Group]) -> Grid:
+    """Average what a round costs, method by method; bytes are of one client."""
+    told = any(MEMORY in line for group in groups for run in group.runs for line in run.lines)
     rows = []
-    for run in runs:
-        cells = [Cell(str(len(run.lines)), len(run.lines), run.folder)]
+    for group in groups:
+        lines = [line for run in group.runs for line in run.lines]
+        rounds = sorted({len(run.lines) for run in group.runs})
+        done = str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
+        cells = [Cell(done, rounds[-1], group.folders)]
         for key in ("bytes_up", "bytes_down"):
-            known = [float(line[key]) for line in run.lines if key in line]
-            cells.append(Cell(_bytes(fmean(known)), fmean(known), run.folder) if known else Cell(NOTHING))
-            cells.append(Cell(_bytes(max(known)), max(known), run.folder) if known else Cell(NOTHING))
-        seconds = [float(line["seconds"]) for line in run.lines if "seconds" in line]
-        cells.append(Cell(f"{fmean(seconds):.1f}", fmean(seconds), run.folder) if seconds else Cell(NOTHING))
-        cells.append(Cell(f"{sum(seconds) / 60:.1f}", sum(seconds), run.folder) if seconds else Cell(NOTHING))
-        rows.append((Cell(run.name, run=run.folder), cells))
+            known = _known(lines, key)
+            cells += [_mean(group, known, _bytes), _mean(group, [max(known)] if known else [], _bytes)]
+        cells.append(_mean(group, _known(lines, "seconds"), lambda seconds: f"{seconds:.1f}"))
+        minutes = [sum(_known(run.lines, "seconds")) / 60 for run in group.runs if _known(run.lines, "seconds")]
+        cells.append(_mean(group, minutes, lambda value: f"{value:.1f}"))
+        if told:
+            known = _known(lines, MEMORY)
+            cells.append(_mean(group, [max(known)] if known else [], _bytes))
+        rows.append((_head(group, group.name), cells))
     return Grid(
         "Training, per client and round",
-        [("", 1), ("to the server", 2), ("from the server", 2), ("time", 2)],
-        ["rounds", "mean", "largest", "mean", "largest", "s a round", "min in all"],
+        [("", 1), ("to the server", 2), ("from the server", 2), ("time", 2), *([("memory", 1)] if told else [])],
+        ["rounds", "mean", "largest", "mean", "largest", "s a round", "min in all", *(["peak"] if told else [])],
         rows,
+        "method",
     )
 
 
-def personalization_cost(runs: Sequence[RunData]) -> Grid:
-    """Show the mean time to serve one new client."""
-
-    def cells(run: RunData, row: Row) -> list[Cell]:
-        return [Cell(f"{row.seconds:.2f}", row.seconds, run.folder)]
-
-    return _by_size("Personalizing one new client, in seconds", runs, ["s/client"], cells)
-
-
 def _by_size(
-    caption: str, runs: Sequence[RunData], columns: Sequence[str], cells: Callable[[RunData, Row], list[Cell]]
+    caption: str, groups: Sequence[Group], columns: Sequence[str], cells: Callable[[Group, str, str], list[Cell]]
 ) -> Grid:
-    """Repeat the columns for every size; a row per run and way."""
-    sizes = list(sizes_of([run for run in runs if run.rows]))
+    """Repeat the columns for every size; a row per group and way."""
+    sizes = _sizes(groups)
     rows = []
-    for run in runs:
-        for how in run.ways():
-            line: list[Cell] = []
-            name = ""
-            for size in sizes:
-                row = run.row(how, size)
-                line += [Cell(NOTHING)] * len(columns) if row is None else cells(run, row)
-                name = name if row is None else run.title(row)
-            rows.append((Cell(name, run=run.folder), line))
-    return Grid(caption, [(f"size {size}", len(columns)) for size in sizes], list(columns) * len(sizes), rows)
+    for group, how in _lines(groups):
+        line: list[Cell] = []
+        for size in sizes:
+            line += cells(group, how, size) if group.rows(how, size) else [Cell(NOTHING)] * len(columns)
+        rows.append((_head(group, group.title(how)), line))
+    spans = [(f"size {size}", len(columns)) for size in sizes]
+    return Grid(caption, spans, list(columns) * len(sizes), rows, "method")
 
 
-def _points(share: float) -> str:
-    return f"{100 * share:.1f}"
+def _marked(grid: Grid, groups: Sequence[Group]) -> Grid:
+    """Mark the best Last of every size, and what is not significantly worse."""
+    same, lines = compared(groups), _lines(groups)
+    rows = [(head, list(cells)) for head, cells in grid.rows]
+    for number, size in enumerate(_sizes(groups)):
+        column = number * len(COLUMNS)
+        scores = [group.scores(how, size) if group in same else {} for group, how in lines]
+        for (_, cells), best in zip(rows, leaders(scores), strict=True):
+            cells[column] = replace(cells[column], best=best)
+    return replace(grid, rows=rows)
+
+
+def _lines(groups: Sequence[Group]) -> list[tuple[Group, str]]:
+    return [(group, how) for group in groups for how in group.ways]
+
+
+def _sizes(groups: Sequence[Group]) -> list[str]:
+    runs = [run for group in groups for run in group.scored]
+    known = {row.size for run in runs for row in run.rows}
+    return [size for size in sizes_of(runs) if size in known]
+
+
+def _head(group: Group, title: str) -> Cell:
+    return Cell(title, run=group.folders, link=group.anchor)
+
+
+def _points(group: Group, shares: Sequence[float], spread: bool = True) -> Cell:
+    """Write the mean over seeds in points, with its deviation where there are several."""
+    if not shares:
+        return Cell(NOTHING)
+    text = f"{100 * fmean(shares):.1f}"
+    return Cell(
+        f"{text} ± {100 * stdev(shares):.1f}" if spread and len(shares) > 1 else text, fmean(shares), group.folders
+    )
+
+
+def _mean(group: Group, values: Sequence[float], write: Callable[[float], str]) -> Cell:
+    return Cell(write(fmean(values)), fmean(values), group.folders) if values else Cell(NOTHING)
+
+
+def _known(lines: Iterable[Mapping[str, Any]], key: str) -> list[float]:
+    return [float(line[key]) for line in lines if isinstance(line.get(key), (int, float))]
 
 
 def _bytes(count: float) -> str:
