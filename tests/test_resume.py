@@ -174,7 +174,7 @@ class Trial:
         return [path for path in self.run.folder.rglob("*") if path.is_file()]
 
     def outcome(self) -> dict[str, Any]:
-        """All that must not depend on where a run was stopped: everything but the measured seconds."""
+        """All that must not depend on where a run was stopped: everything but what was measured of the machine."""
         run = self.run
         content: dict[str, Any] = {name: (run.folder / name).read_bytes() for name in EXACT}
         for path in (run.metrics, run.evaluation):
@@ -191,7 +191,7 @@ FILES = sorted([*EXACT, "bases", "benchmark", ".lock", "evaluation.jsonl", "metr
 
 
 def _timeless(record: dict[str, Any]) -> dict[str, str]:
-    return {key: repr(value) for key, value in record.items() if key != "seconds"}
+    return {key: repr(value) for key, value in record.items() if key not in ("seconds", "peak_memory")}
 
 
 @pytest.fixture(scope="module")

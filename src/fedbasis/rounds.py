@@ -130,6 +130,7 @@ def train(
                 "seconds": round(time.perf_counter() - began, 3),
                 "bytes_up": stream.bytes_up // max(1, len(chosen) - len(stream.refused)),
                 "bytes_down": down,
+                "peak_memory": engine.peak_memory(),
                 "validation": None if validate is None else validate(after),
                 **stream.means(),
                 **method.diagnostics(after),

@@ -26,6 +26,10 @@ class Engine(Protocol):
         """Update the named clients in this order and yield ``(client, what it sent)``."""
         ...
 
+    def peak_memory(self) -> int:
+        """Return the most bytes that the processes of this machine have held so far."""
+        ...
+
 
 @dataclass
 class Desk:
@@ -55,6 +59,10 @@ class Workers(Protocol):
 
     def run(self, job: Job, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
         """Yield the results of ``job(desk, shared, item)`` in the order of the items; errors call one by its name."""
+        ...
+
+    def peak_memory(self) -> int:
+        """Return the most bytes that this process and the workers on this machine have held so far."""
         ...
 
     def close(self) -> None:

@@ -63,3 +63,7 @@ class Federation:
                 tensors = {group: named for group, named in tensors.items() if group not in travelled}  # noqa: PLW2901
             self.kept.touch(client)
             yield client, Sent(tensors, numbers)
+
+    def peak_memory(self) -> int:
+        """Return the most bytes that the processes of this machine have held so far."""
+        return self.workers.peak_memory()

@@ -29,7 +29,7 @@ from fedbasis import pack
 from fedbasis.algorithms.base import Method
 from fedbasis.engines.base import Desk, Job, Result
 from fedbasis.params import State
-from fedbasis.processes import end_with_parent
+from fedbasis.processes import end_with_parent, peak_memory
 from pflbed.errors import InputError
 from pflbed.interrupts import deaf_to_interrupts
 
@@ -108,6 +108,10 @@ class Pool:
                     for device in self._devices
                 ]
         return self._scratch
+
+    def peak_memory(self) -> int:
+        """Return the most bytes that this process and the workers have held so far; what they share counts for each."""
+        return peak_memory(*(hand.process.pid or 0 for hand in self._crew))
 
     def close(self) -> None:
         """End all processes at once and remove what they left."""

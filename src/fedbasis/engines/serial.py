@@ -10,6 +10,7 @@ from fedbasis.engines.base import Data, Desk, Job, Result
 from fedbasis.engines.federation import Federation
 from fedbasis.kept import Kept
 from fedbasis.params import State
+from fedbasis.processes import peak_memory
 
 
 class Here:
@@ -25,6 +26,10 @@ class Here:
         self._desk.notes.clear()
         for item in items:
             yield job(self._desk, shared, item)
+
+    def peak_memory(self) -> int:
+        """Return the most bytes that this process has held so far."""
+        return peak_memory()
 
     def close(self) -> None:
         """Nobody has to go."""
