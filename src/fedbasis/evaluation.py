@@ -7,7 +7,7 @@ meet the test labels only for the rate that was chosen: test data choose nothing
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedbasis import coefficients
 from fedbasis.algorithms.base import Adaptation, Context, Method
 from fedbasis.params import State, Tensors
-from fedbasis.personalize import Fitted, personalize
+from fedbasis.personalize import KEPT, Fitted, as_it_is, personalize
 from fedbasis.train import Examples
 from pflbed import Client, global_accuracy, weighted_accuracy
 
@@ -49,9 +49,13 @@ def to_examples(images: Any) -> Examples:
 
 
 def serve(
-    method: Method, server: State, client: Client, how: str, size: str, rate: float, plan: Adaptation, context: Context
-) -> dict[str, Any]:
-    """Personalize one new client in one way; return its curves and its predictions as a record for the log."""
+    method: Method, server: State, client: Client, how: str, size: str, rate: float, plan: Adaptation, context: Context,
+    kept: State | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Personalize one client in one way; return its curves and its predictions as a record for the log.
+
+    ``kept`` is what the client keeps since training if it took part; only the way ``kept`` looks at it.
+    """
     started = time.perf_counter()
     val_pixels = torch.from_numpy(client.val.pixels)
 
@@ -61,7 +65,11 @@ def serve(
 
     settings = Adaptation(**{**plan.__dict__, "rate": rate})
     data = to_examples(client.sized(size))
-    outcome = personalize(method, server, how, data, context.at(client.id), settings, validate)
+    at = context.at(client.id)
+    if how == KEPT:
+        outcome = as_it_is(method.participant(server, kept), at, validate)
+    else:
+        outcome = personalize(method, server, how, data, at, settings, validate)
     adapted = time.perf_counter() - started
     test_pixels = torch.from_numpy(client.test.pixels)
 
@@ -81,7 +89,7 @@ def serve(
         "seconds": round(adapted, 3),
         "losses": [round(loss, 5) for loss in outcome.losses if np.isfinite(loss)],
         "validation": [round(score, 5) for score in outcome.validation],
-        "validate_every": plan.validate_every if how != "none" else 1,
+        "validate_every": plan.validate_every if how not in ("none", KEPT) else 1,
         "best_epoch": outcome.best.epoch,
         "last_predicted": last,
         "best_predicted": last if outcome.best.epoch == outcome.last.epoch else guesses_of(outcome.best),
@@ -159,16 +167,44 @@ def evaluate(
     done: Sequence[Mapping[str, Any]] = (),
     write: Callable[[dict[str, Any]], None] | None = None,
     device: torch.device | str = "cpu",
+    kept: Mapping[str, State] | None = None,
 ) -> list[dict[str, Any]]:
-    """Serve all new clients in all ways; jobs whose record is in ``done`` are not repeated."""
+    """Serve all clients in all ways; jobs whose record is in ``done`` are not repeated.
+
+    ``kept`` holds what clients keep since training, for those that took part.
+    """
     records = [dict(record) for record in done]
     finished = {(r["how"], r["size"], r["rate"], r["client"]) for r in records}
     context = Context(seed, "", method.task.network.workspace(device))
     for how, size, rate, client in plan.jobs(clients):
         if (how, size, rate, client) in finished:
             continue
-        record = serve(method, server, clients[client], how, size, rate, plan.adaptation, context)
+        mine = (kept or {}).get(client)
+        record = serve(method, server, clients[client], how, size, rate, plan.adaptation, context, mine)
         records.append(record)
         if write is not None:
             write(record)
     return records
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Serve all clients every so many rounds, by the last way, at the first rate and size; nothing is chosen by it."""
+
+    method: Method
+    clients: Mapping[str, Client]
+    plan: Plan
+    seed: int
+    every: int
+    device: torch.device | str = "cpu"
+
+    def __call__(self, round: int, server: State) -> dict[str, Any]:
+        """Return the mean personalized accuracy after this round, if it is one to look at."""
+        if not self.every or (round % self.every and round != self.method.task.rounds):
+            return {}
+        if self.method.diagnostics(server).get("phase") == "warm-up":  # there are no bases yet
+            return {}
+        plan = replace(self.plan, hows=self.plan.hows[-1:], sizes=self.plan.sizes[:1], rates=self.plan.rates[:1])
+        records = evaluate(self.method, server, self.clients, plan, self.seed, device=self.device)
+        (row,) = summarize(self.method.name, records, self.clients)
+        return {"served": row.last}

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 
 import pflbed
@@ -18,16 +19,19 @@ from fedbasis.algorithms import METHODS
 from fedbasis.algorithms.base import Adaptation, Method, Task
 from fedbasis.config import EMBEDDED, Experiment
 from fedbasis.engines.serial import Serial
-from fedbasis.evaluation import Plan, evaluate, summarize, to_examples
+from fedbasis.evaluation import Curve, Plan, evaluate, summarize, to_examples
 from fedbasis.models import Network
 from fedbasis.params import State
+from fedbasis.personalize import KEPT
 from fedbasis.rounds import sampled, train
 from fedbasis.runs import Run, append_line, read_lines, rewrite_lines
+from fedbasis.seeding import numpy_generator
 from fedbasis.train import Preprocessing, Recipe
 from pflbed import Benchmark, Client, InputError
 from pflbed.dataset import find
 from pflbed.files import write_json
 from pflbed.manifest import CARD, read_card
+from pflbed.table import Table
 
 
 class Observer:
@@ -87,6 +91,19 @@ class Prepared:
         """The clients that come after training."""
         return {name: self.clients[name] for name in self.benchmark.new}
 
+    @property
+    def served(self) -> dict[str, Client]:
+        """The clients that are served after training."""
+        return self.new if self.experiment.personalize.whom == "new" else self.participating
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The sizes of data that are tried on them; clients that took part have all of theirs."""
+        sizes = self.experiment.data.sizes
+        if self.experiment.personalize.whom == "new":
+            return tuple(sizes)
+        return tuple(size for size, share in sizes.items() if share == 1.0)
+
     def run(self, out: Path) -> Run:
         """Return the run's folder below ``out``."""
         return Run(out / f"{self.experiment.method_name}-{self.experiment.digest(self.identity)}")
@@ -111,8 +128,19 @@ def prepare(experiment: Experiment, observer: Observer | None = None) -> Prepare
         if findings.bad:
             observer.bad_images(findings.bad)
         decoded = dataset.decode(resolution, progress=observer.decoding)
-    benchmark = pflbed.build(decoded.table, experiment.data.spec(experiment.seed))
-    return Prepared(experiment, benchmark, pflbed.clients(benchmark, decoded.images), decoded.table.digest)
+    table, images = decoded.table, decoded.images
+    if experiment.data.limit is not None:
+        rows = some_of_each(table, experiment.data.limit, experiment.seed)
+        table, images = table.take(rows), images[rows]
+    benchmark = pflbed.build(table, experiment.data.spec(experiment.seed))
+    return Prepared(experiment, benchmark, pflbed.clients(benchmark, images), decoded.table.digest)
+
+
+def some_of_each(table: Table, limit: int, seed: int) -> list[int]:
+    """Draw at most so many rows of every class of every domain."""
+    cells = table.labels + len(table.class_names) * table.domains
+    drawn = numpy_generator(seed, "limit").permutation(len(table))
+    return sorted(int(row) for cell in np.unique(cells) for row in drawn[cells[drawn] == cell][:limit])
 
 
 def is_benchmark(source: str) -> bool:
@@ -159,12 +187,13 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
     p = e.personalize
     plan = Plan(
         e.ways,
-        tuple(e.data.sizes),
+        prepared.sizes,
         p.rates,
         Adaptation(p.epochs, p.rates[0], p.decay, p.momentum, p.batch, p.prox, p.validate_every),
-        ("none", *method.rateless),
+        ("none", KEPT, *method.rateless),
     )
-    jobs = len(plan.jobs(prepared.new))
+    clients = prepared.served
+    jobs = len(plan.jobs(clients))
     # What cannot work is refused before anything is written: the network, its classifier, the clients of a round.
     method.task.network.check()
     method.task.classifier  # noqa: B018
@@ -184,9 +213,11 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
             run.checkpoint.unlink(missing_ok=True)  # a process killed at its very end leaves it
             return run
         data = {name: to_examples(client.train) for name, client in prepared.participating.items()}
+        engine = Serial(method, data, e.seed, device)
+        curve = Curve(method, clients, plan, e.seed, e.train.serve_every, device)
         server = train(
-            method, Serial(method, data, e.seed, device), prepared.participating, e.seed, run,
-            participation=e.train.participation, on_client=observer.client, on_round=observer.round,
+            method, engine, prepared.participating, e.seed, run, participation=e.train.participation,
+            on_client=observer.client, on_round=observer.round, measure=curve,
         )  # fmt: skip
         publish(prepared, server, run)
         rewrite_lines(run.evaluation, done)
@@ -196,8 +227,8 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
             done.append(record)
             observer.served(len(done), jobs, record)
 
-        records = evaluate(method, server, prepared.new, plan, e.seed, tuple(done), write, device)
-        rows = [{**asdict(row), "delta": row.delta} for row in summarize(method.name, records, prepared.new)]
+        records = evaluate(method, server, clients, plan, e.seed, tuple(done), write, device, engine.kept)
+        rows = [{**asdict(row), "delta": row.delta} for row in summarize(method.name, records, clients)]
         write_json(run.results, rows)
         prepared.benchmark.save(run.folder / "benchmark")
         run.finish({"bases": artifact.read_card(run.bases).sha256, "rounds": e.train.rounds})

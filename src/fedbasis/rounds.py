@@ -19,6 +19,7 @@ from pflbed.errors import InputError
 
 ClientSeen = Callable[[int, int, int, float], None]  # round, client number, clients of the round, loss
 RoundSeen = Callable[[dict[str, Any]], None]
+Measure = Callable[[int, State], dict[str, Any]]  # round, the server's state after it -> more numbers for the log
 
 
 def sampled(clients: Sequence[str], participation: float | int, seed: int, round: int) -> list[str]:
@@ -90,6 +91,7 @@ def train(
     participation: float | int = 1.0,
     on_client: ClientSeen | None = None,
     on_round: RoundSeen | None = None,
+    measure: Measure | None = None,
 ) -> State:
     """Train to the end and return the server's state; a checkpoint in the run is taken up."""
     checkpoint = run.load_checkpoint()
@@ -117,6 +119,7 @@ def train(
             "validation": scorer(server),
             **means,
             **method.diagnostics(server),
+            **(measure(number + 1, server) if measure is not None else {}),
         }
         append_line(run.metrics, record)
         run.save_checkpoint(server, engine.kept, number + 1)

@@ -140,6 +140,8 @@ class Method(ABC):
     """The ways that are evaluated unless the experiment says otherwise; the last serves a client's folder."""
     rateless: ClassVar[tuple[str, ...]] = ()
     """Those of its own ways that do not depend on the learning rate, so that none has to be chosen."""
+    own: ClassVar[str] = ""
+    """The group of what a client keeps that stands in for the server's tensors in its own model; empty: none does."""
     one_network: ClassVar[bool] = True
     """Whether a fitted client is one ordinary network; if not, ``probabilities`` needs what was learned besides it."""
 
@@ -182,6 +184,13 @@ class Method(ABC):
     @abstractmethod
     def model(self, server: State) -> Tensors:
         """Return the ordinary model a new client starts from, before it has looked at its data."""
+
+    def participant(self, server: State, kept: State | None) -> Tensors:
+        """Return the model of a client that took part: the server's, with what the client kept in its place.
+
+        A client that was never sampled has kept nothing yet and has the server's model.
+        """
+        return self.model(server) if kept is None else {**self.model(server), **kept[self.own]}
 
     def adapt(
         self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
