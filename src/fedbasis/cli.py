@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedbasis.reproduce_cli import reproduce
 from pflbed.errors import InputError
 from pflbed.terminal import run, writable
 
@@ -292,6 +293,9 @@ def methods(
         table.add_row("ways to personalize", ", ".join(all_ways(method)))
         table.add_row("evaluated by default", ", ".join(method.ways))
         out_console.print(table)
+
+
+app.command()(reproduce)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import pflbed
 from fedbasis import artifact
 from fedbasis.algorithms import METHODS
 from fedbasis.algorithms.base import Adaptation, Method, Task
-from fedbasis.config import EMBEDDED, Experiment
+from fedbasis.config import EMBEDDED, Experiment, Personalize
 from fedbasis.engines.serial import Serial
 from fedbasis.evaluation import Curve, Plan, evaluate, summarize, to_examples
 from fedbasis.models import Network
@@ -103,6 +103,13 @@ class Prepared:
         if self.experiment.personalize.whom == "new":
             return tuple(sizes)
         return tuple(size for size, share in sizes.items() if share == 1.0)
+
+    @property
+    def training(self) -> str:
+        """The same for experiments that train alike, however they serve clients afterwards."""
+        e = self.experiment
+        alike = e if e.train.serve_every else e.model_copy(update={"personalize": Personalize()})
+        return alike.digest(self.identity)
 
     def run(self, out: Path) -> Run:
         """Return the run's folder below ``out``."""
@@ -231,7 +238,8 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
         rows = [{**asdict(row), "delta": row.delta} for row in summarize(method.name, records, clients)]
         write_json(run.results, rows)
         prepared.benchmark.save(run.folder / "benchmark")
-        run.finish({"bases": artifact.read_card(run.bases).sha256, "rounds": e.train.rounds})
+        digest = artifact.read_card(run.bases).sha256
+        run.finish({"bases": digest, "rounds": e.train.rounds, "training": prepared.training})
         run.checkpoint.unlink(missing_ok=True)
     return run
 

@@ -11,13 +11,14 @@ from fedbasis import __version__
 from fedbasis.report import panels, tables
 from fedbasis.report.data import RunData, read_runs, sizes_of
 from fedbasis.report.headline import caveats, comparable, headline
+from fedbasis.report.section import Section
 from fedbasis.report.svg import Sheet, style
 from fedbasis.runs import Run
 from pflbed.errors import InputError
 from pflbed.files import replacing
 
 
-def write_report(runs: Sequence[Run], path: Path) -> None:
+def write_report(runs: Sequence[Run], path: Path, sections: Sequence[Section] = ()) -> None:
     """Write the report of the runs, finished or not, as one page that needs nothing else."""
     if path.is_dir():
         raise InputError(f"The report must be a file, but {path} is a folder; add a name such as report.html.")
