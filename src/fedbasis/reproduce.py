@@ -4,7 +4,7 @@ Runs lie below ``out/runs``, each in the folder of its own hash, so a second com
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedbasis.experiment import Observer
@@ -36,7 +36,7 @@ def estimates(items: Sequence[Item]) -> list[float]:
     seconds = []
     for item in items:
         e = item.experiment
-        network = str((e.model.name, e.model.options, e.data.resolution, e.train.batch))
+        network = str((e.model.name, e.model.options, e.data.resolution))
         if network not in speeds:
             speeds[network] = speed_of(e)
         seconds.append(passes(e).seconds(speeds[network], trained_before=item.alike in seen))
@@ -63,7 +63,10 @@ def carry_out_plan(
 def write_all(studies: Sequence[Study], setup: Setup, done: Done, out: Path) -> list[Section]:
     """Turn what was found into sections, and write them as a page and as files."""
     found = Found({key: Outcome(run) for key, run in done.runs.items()})
-    sections = [study.section(setup, found) for study in studies]
+    seeds = f"seed {setup.seeds[0]}" if len(setup.seeds) == 1 else f"seeds 0 to {setup.seeds[-1]}"
+    scale = f"Scale {setup.scale.name}: {setup.scale.what}; {seeds}."
+    found_sections = [study.section(setup, found) for study in studies]
+    sections = [replace(section, text=[scale, *section.text]) for section in found_sections]
     write_files(sections, out)
     if done.runs:
         write_report(list(done.runs.values()), out / "report.html", sections)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from fedbasis.experiments import paper
 from fedbasis.experiments.base import Found, Setup, Study, Want
-from fedbasis.experiments.grids import PAPER, another_scale, claim, measured, number, percent, printed, table, title
+from fedbasis.experiments.grids import PAPER, above, another_scale, claim, measured, number, percent, table, title
 from fedbasis.experiments.new_clients import main_want, rows_of, sizes
 from fedbasis.report.section import Section
 
@@ -52,7 +52,8 @@ class Ablation(Study):
             runs, names = found.by_name(self.wants(setup), bed), sizes(setup, bed)
             size = "M" if "M" in names else names[-1]
             scores = {name: [row.last for row in rows_of(runs, (name, HOW), size)] for name in (*CHANGES, WHOLE)}
-            beside = paper.ABLATION.get(printed(setup, bed), paper.ABLATION["office-home"])
+            dataset = bed if bed in paper.ABLATION else "office-home"
+            beside = paper.ABLATION[dataset]
             rows = {
                 name: [measured(shares, runs[name][0].folder), number(beside.get(name))]
                 for name, shares in scores.items()
@@ -60,7 +61,7 @@ class Ablation(Study):
             }
             tables.append(table(f"{title(setup, bed)}, size {size}: Last, in %", ["here", PAPER], rows, best=(0,)))
             means = {name: fmean(shares) for name, shares in scores.items() if shares}
-            text += [another_scale(setup, bed), *_claims(means)]
+            text += [another_scale(setup, bed, dataset), *_claims(means)]
         return Section(self.name, self.title, text, tables)
 
 
@@ -71,5 +72,5 @@ def _claims(means: Mapping[str, float]) -> list[str]:
         with_it = means.get("plain mean" if name == "joint" and "plain mean" in means else WHOLE)
         if with_it is not None and name in means:
             evidence = f"{percent(with_it)} with it, {percent(means[name])} without"
-            said.append(claim(f"{design} helps", with_it > means[name], evidence))
+            said.append(claim(f"{design} helps", above(with_it, means[name]), evidence))
     return said

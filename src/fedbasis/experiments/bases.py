@@ -48,7 +48,7 @@ class Bases(Study):
                     rows[f"K = {count}"] = [measured(shares, runs[str(count)][0].folder), number(beside)]
                     means[count] = fmean(shares)
             tables.append(table(f"{title(setup, bed)}, size {size}: Best, in %", ["here", PAPER], rows, best=(0,)))
-            text.append(another_scale(setup, bed))
+            text.append(another_scale(setup, bed, printed(setup, bed)))
             several = [count for count in means if count > 1]
             if 1 in means and several:
                 evidence = ", ".join(f"K = {count} {percent(share)}" for count, share in means.items())

@@ -56,7 +56,7 @@ class CifarNew(Study):
         for bed in self.beds(setup):
             runs = found.by_name(self.wants(setup), bed)
             tables.append(self._grid(setup, bed, runs))
-            text += [another_scale(setup, bed), *self._claims(setup, bed, runs)]
+            text += [another_scale(setup, bed, printed(setup, bed)), *self._claims(setup, bed, runs)]
         return Section(self.name, self.title, text, tables)
 
     def _grid(self, setup: Setup, bed: str, runs: Mapping[str, Sequence[Outcome]]) -> Grid:

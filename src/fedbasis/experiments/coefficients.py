@@ -7,7 +7,7 @@ import numpy as np
 
 from fedbasis.experiments import drawing, paper
 from fedbasis.experiments.base import Found, Setup, Study, Want
-from fedbasis.experiments.grids import claim, number, table, title
+from fedbasis.experiments.grids import above, claim, number, table, title
 from fedbasis.experiments.new_clients import main_want, sizes
 from fedbasis.report.section import Figure, Section
 from fedbasis.report.tables import Grid
@@ -68,4 +68,4 @@ def _claims(where: str, shares: Mapping[str, float | None]) -> list[str]:
         return [claim("clients group by domain in the later blocks", None, f"{where}: all clients chose alike")]
     early, late = known[body[0]], known[body[-1]]
     evidence = f"{where}: domains explain {late:.2f} of the variance in {body[-1]}, {early:.2f} in {body[0]}"
-    return [claim("clients group by domain, most of all in the later blocks", late > early, evidence)]
+    return [claim("clients group by domain, most of all in the later blocks", above(late, early, 0.02), evidence)]

@@ -18,7 +18,7 @@ from fedbasis.evaluation import to_examples
 from fedbasis.experiment import Prepared
 from fedbasis.experiments import drawing, paper
 from fedbasis.experiments.base import Found, Setup, Study, Want
-from fedbasis.experiments.grids import PAPER, another_scale, claim, measured, number, percent, table, title
+from fedbasis.experiments.grids import PAPER, above, another_scale, claim, measured, number, percent, table, title
 from fedbasis.experiments.outcome import Outcome
 from fedbasis.report.section import Figure, Section
 from fedbasis.runs import Run, rewrite_lines
@@ -149,15 +149,17 @@ class Communication(Study):
                 scores[name], gaps[name] = float(np.mean(own)), float(np.mean(own) - np.mean(general))
         columns = ["personalized", PAPER, "global", PAPER]
         grid = table(f"{title(setup, bed)}: clients that took part, in %", columns, rows)
-        text = [another_scale(setup, bed)]
+        text = [another_scale(setup, bed, "pacs")]
         if len(scores) == 2:
             often, seldom = (scores[name] for name in paper.COMMUNICATION)
             evidence = f"{percent(often)} after every step, {percent(seldom)} every 5 epochs"
-            text.append(claim("limited communication costs personalized accuracy", often > seldom, evidence))
+            text.append(claim("limited communication costs personalized accuracy", above(often, seldom), evidence))
             wide, narrow = (gaps[name] for name in paper.COMMUNICATION)
             evidence = f"personalized minus global: {percent(wide)} and {percent(narrow)} points"
             text.append(
-                claim("models hardly differ between clients when communication is limited", narrow < wide, evidence)
+                claim(
+                    "models hardly differ between clients when communication is limited", above(wide, narrow), evidence
+                )
             )
         return Section(self.name, self.title, text, [grid])
 

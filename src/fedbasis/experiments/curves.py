@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from fedbasis.experiments import drawing, paper
 from fedbasis.experiments.base import Found, Setup, Study, Want
-from fedbasis.experiments.grids import claim, title
+from fedbasis.experiments.grids import above, claim, title
 from fedbasis.experiments.new_clients import sizes
 from fedbasis.experiments.outcome import validation_curve
 from fedbasis.experiments.regularized import regularized_want
@@ -72,4 +72,4 @@ def _ahead(curves: Mapping[str, drawing.Curve], text: str) -> list[str]:
     if len(curves) < 2:
         return []
     (other, (_, theirs)), (_, (_, ours)) = curves.items()
-    return [claim(text, ours[-1] > theirs[-1], f"FedBasis {ours[-1]:.1f}, {other} {theirs[-1]:.1f}")]
+    return [claim(text, above(ours[-1], theirs[-1], 0.5), f"FedBasis {ours[-1]:.1f}, {other} {theirs[-1]:.1f}")]

@@ -8,6 +8,9 @@ from fedbasis.report.tables import NOTHING, Cell, Grid
 
 PAPER = "paper*"
 """Heads every column of the paper's figures; the star refers to ``another_scale``."""
+TITLES = {
+    "pacs": "PACS", "office-home": "Office-Home", "gld23k": "GLD23k", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"
+}  # fmt: skip
 
 
 def measured(shares: Sequence[float], run: str = "", digits: int = 1) -> Cell:
@@ -42,12 +45,13 @@ def table(caption: str, columns: Sequence[str], rows: Mapping[str, Sequence[Cell
     return Grid(caption, [("", len(columns))], columns, marked(named, best))
 
 
-def another_scale(setup: Setup, bed: str) -> str:
-    """Say how far the paper's figures can be compared."""
+def another_scale(setup: Setup, bed: str, dataset: str) -> str:
+    """Say how far the paper's figures, which are of this dataset, can be compared."""
     if setup.scale.name == "paper":
-        return "* The paper's figure; the settings here are the paper's."
+        return f"* The paper's figure on {TITLES[dataset]}; the settings here are the paper's."
     return (
-        f"* The paper's figure, from another scale (ResNet-18 at 224 pixels, more rounds); here: {title(setup, bed)}."
+        f"* The paper's figure on {TITLES[dataset]}, from another scale: larger images and networks, more rounds. "
+        f"Here: {title(setup, bed)}."
     )
 
 
@@ -63,9 +67,13 @@ def printed(setup: Setup, bed: str) -> str:
 
 def claim(text: str, holds: bool | None, evidence: str) -> str:
     """Say whether one of the paper's claims holds here, with the numbers that decide."""
-    if holds is None:
-        return f"Not decided here: {text} ({evidence})."
-    return f"{'Holds' if holds else 'Does not hold'} here: {text} ({evidence})."
+    verdict = "Too close to call here" if holds is None else "Holds here" if holds else "Does not hold here"
+    return f"{verdict}: {text} ({evidence})."
+
+
+def above(ours: float, theirs: float, margin: float = 0.005) -> bool | None:
+    """Whether one share is above another; neither, if they are less than half a point apart."""
+    return None if abs(ours - theirs) < margin else ours > theirs
 
 
 def percent(share: float) -> str:

@@ -12,6 +12,7 @@ from fedbasis.experiments import paper
 from fedbasis.experiments.base import Found, Setup, Study, Want
 from fedbasis.experiments.grids import (
     PAPER,
+    above,
     another_scale,
     claim,
     marked,
@@ -75,7 +76,7 @@ class NewClients(Study):
         for bed in setup.scale.main:
             runs = found.by_name(self.wants(setup), bed)
             tables.append(self.grid(setup, bed, runs))
-            text += [another_scale(setup, bed), *self.claims(setup, bed, runs)]
+            text += [another_scale(setup, bed, printed(setup, bed)), *self.claims(setup, bed, runs)]
         return Section(self.name, self.title, text, tables)
 
     def grid(self, setup: Setup, bed: str, runs: Mapping[str, Sequence[Outcome]]) -> Grid:
@@ -108,13 +109,13 @@ class NewClients(Study):
             best = max(others, key=lambda key: others[key])
             evidence = f"{where}, {size}: FedBasis {percent(ours)}, the best other, {label(*best)}, "
             said.append(
-                claim("FedBasis serves new clients best", ours > others[best], evidence + percent(others[best]))
+                claim("FedBasis serves new clients best", above(ours, others[best]), evidence + percent(others[best]))
             )
             mine = delta.pop(paper.FEDBASIS)
             if delta:
                 evidence = f"{where}, {size}: |Δ| {percent(mine)}, the other rows {percent(min(delta.values()))} to "
                 evidence += percent(max(delta.values()))
-                robust = mine <= min(delta.values())
+                robust = mine <= min(delta.values()) + 1e-9
                 said.append(claim("no row depends less on the stopping epoch than FedBasis", robust, evidence))
         return said
 

@@ -62,7 +62,7 @@ class PCA(Study):
         seed, rate = setup.seeds[0], setup.bed(setup.scale.collapse).personalize["rates"][0]
         ways = {"pca-k": ["ft"], "kmeans-k": ["centroid"]}
         settings: dict[str, dict[str, Any]] = {
-            "pca-k": {"components": setup.scale.components[-1]}, "kmeans-k": {"centroids": 4}
+            "pca-k": {"components": setup.scale.components}, "kmeans-k": {"centroids": 4}
         }  # fmt: skip
         return [
             random_want(

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from fedbasis.algorithms import METHODS
 from fedbasis.config import Experiment
+from fedbasis.experiment import device_of
 from fedbasis.experiments.base import Setup, Study, Want
 from fedbasis.models import Network
 from fedbasis.personalize import KEPT
@@ -126,9 +127,12 @@ def speed_of(experiment: Experiment, seconds: float = 0.4) -> float:
     """Measure how many images a second this machine trains with the experiment's network, on one thread."""
     e = experiment
     classes = CLASSES.get(e.data.dataset or "", 10)
-    module = Network(e.model.name, classes, e.data.resolution, e.model.options, e.model.blocks).build().train()
-    pixels = torch.zeros(e.train.batch, 3, e.data.resolution, e.data.resolution)
-    labels = torch.zeros(e.train.batch, dtype=torch.int64)
+    device = device_of(e.machine.device)
+    network = Network(e.model.name, classes, e.data.resolution, e.model.options, e.model.blocks)
+    module = network.build().train().to(device)
+    batch = min(e.train.batch, 8)  # enough to tell, and soon done for a large network on a slow machine
+    pixels = torch.zeros(batch, 3, e.data.resolution, e.data.resolution, device=device)
+    labels = torch.zeros(batch, dtype=torch.int64, device=device)
     torch.set_num_threads(e.machine.threads)
     done, began = 0, time.perf_counter()
     while done < 2 or time.perf_counter() - began < seconds:
@@ -136,4 +140,4 @@ def speed_of(experiment: Experiment, seconds: float = 0.4) -> float:
         done += 1
         if done == 1:  # the first step also sets things up
             began = time.perf_counter()
-    return (done - 1) * e.train.batch / (time.perf_counter() - began)
+    return (done - 1) * batch / (time.perf_counter() - began)

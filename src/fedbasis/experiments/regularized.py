@@ -7,7 +7,7 @@ from typing import ClassVar
 from fedbasis.algorithms.pfedme import PFedMeConfig
 from fedbasis.experiments import paper
 from fedbasis.experiments.base import Found, Setup, Study, Want
-from fedbasis.experiments.grids import PAPER, another_scale, claim, measured, number, percent, table, title
+from fedbasis.experiments.grids import PAPER, above, another_scale, claim, measured, number, percent, table, title
 from fedbasis.experiments.new_clients import main_want, rows_of, sizes
 from fedbasis.personalize import label
 from fedbasis.report.section import Section
@@ -54,11 +54,11 @@ class Regularized(Study):
             rows[label(method, "ft") if method != OURS[0] else label(*OURS)] = cells
         columns = ["weight decay", PAPER, "equation 2", PAPER]
         grid = table(f"{title(setup, bed)}, size {size}: Last, in %", columns, rows, best=(0, 2))
-        text = [another_scale(setup, bed)]
+        text = [another_scale(setup, bed, "office-home")]
         ours = scores.pop(OURS, None)
         if ours is not None and scores:
             best = max(scores, key=lambda key: scores[key])
             evidence = f"FedBasis {percent(ours)}, the best regularized fine-tuning, {label(*best)}, "
             evidence += percent(scores[best])
-            text.append(claim("regularized fine-tuning is not enough", ours > scores[best], evidence))
+            text.append(claim("regularized fine-tuning is not enough", above(ours, scores[best]), evidence))
         return Section(self.name, self.title, text, [grid])
