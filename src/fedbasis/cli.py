@@ -44,6 +44,12 @@ class Keep(StrEnum):
     best = "best"
 
 
+class Tracker(StrEnum):
+    """Who can follow a training."""
+
+    tensorboard = "tensorboard"
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         from fedbasis import __version__
@@ -122,6 +128,9 @@ def train(
     seed: Annotated[int | None, typer.Option(min=0, help="In place of the configuration's.")] = None,
     out: Annotated[Path, typer.Option(help="Where the run folder goes.")] = Path("runs"),
     report: Annotated[Path | None, typer.Option(help="Also write this page.")] = None,
+    track: Annotated[
+        Tracker | None, typer.Option(help="Also write every round's numbers for this program, into the run folder.")
+    ] = None,
 ) -> None:
     """Train a method, publish its bases, serve and score every new client.
 
@@ -145,6 +154,10 @@ def train(
         _report_fits(report)
     with Live(out_console) as live:
         observer = live.observer(experiment.method_name)
+        if track is not None:
+            from fedbasis.tracking import Tracked
+
+            observer = Tracked(observer)
         prepared = prepare(experiment, observer)
         run = execute(prepared, out, observer)
     rows = json.loads(run.results.read_text(encoding="utf-8"))
