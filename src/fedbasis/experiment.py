@@ -105,7 +105,7 @@ class Prepared:
         return tuple(size for size, share in sizes.items() if share == 1.0)
 
     @property
-    def training(self) -> str:
+    def training_digest(self) -> str:
         """The same for experiments that train alike, however they serve clients afterwards."""
         e = self.experiment
         alike = e if e.train.serve_every else e.model_copy(update={"personalize": Personalize()})
@@ -239,7 +239,7 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
         write_json(run.results, rows)
         prepared.benchmark.save(run.folder / "benchmark")
         digest = artifact.read_card(run.bases).sha256
-        run.finish({"bases": digest, "rounds": e.train.rounds, "training": prepared.training})
+        run.finish({"bases": digest, "rounds": e.train.rounds, "training": prepared.training_digest})
         run.checkpoint.unlink(missing_ok=True)
     return run
 

@@ -35,6 +35,9 @@ def lend(prepared: Prepared, out: Path) -> Run | None:
 def _lender(prepared: Prepared, out: Path) -> Run | None:
     for folder in sorted(out.glob(f"{prepared.experiment.method_name}-*")):
         run = Run(folder)
-        if run.done and json.loads((folder / "done").read_text(encoding="utf-8")).get("training") == prepared.training:
+        if (
+            run.done
+            and json.loads((folder / "done").read_text(encoding="utf-8")).get("training") == prepared.training_digest
+        ):
             return run
     return None

@@ -140,10 +140,10 @@ class Method(ABC):
     """The ways that are evaluated unless the experiment says otherwise; the last serves a client's folder."""
     rateless: ClassVar[tuple[str, ...]] = ()
     """Those of its own ways that do not depend on the learning rate, so that none has to be chosen."""
-    own: ClassVar[str] = ""
-    """The group of what a client keeps that stands in for the server's tensors in its own model; empty: none does."""
     one_network: ClassVar[bool] = True
     """Whether a fitted client is one ordinary network; if not, ``probabilities`` needs what was learned besides it."""
+    own: ClassVar[str] = ""
+    """The group of what a client keeps that stands in for the server's tensors in its own model; empty: none does."""
 
     def __init__(self, config: Any, task: Task) -> None:
         self.config = config
