@@ -6,16 +6,21 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from fedbasis import jobs as jobs_module
 from fedbasis.cli import app
+from fedbasis.experiment import Observer
 from fedbasis.experiments import STUDIES, studies
 from fedbasis.experiments.base import Setup
 from fedbasis.experiments.plan import passes, plan
 from fedbasis.experiments.scales import SCALES
+from fedbasis.jobs import Job
+from fedbasis.reproduce import carry_out_plan, write_all
 from fedbasis.runs import Run, read_lines
 from pflbed.errors import InputError
 
@@ -182,3 +187,26 @@ def test_killed_at_any_moment_it_goes_on_and_ends_the_same(tmp_path: Path) -> No
     for name in names[0]:
         first, second = (json.loads((out / "runs" / name / "done").read_text()) for out in outs)
         assert first == second
+
+
+def test_a_run_that_fails_stops_no_other_and_leaves_its_cells_empty(tmp_path: Path) -> None:
+    setup, chosen = Setup(SCALES["smoke"], methods=("fedavg", "fedbasis")), studies(["cifar-new"])
+    items = plan(chosen, setup)
+    lost = replace(items[0].want, raw={**items[0].want.raw, "data": {"source": str(tmp_path / "nowhere")}})
+    ended: list[int] = []
+    done = carry_out_plan([replace(items[0], want=lost), items[1]], tmp_path, 1, lambda *_: Observer(), ended.append)
+    assert ended == [0, 1]
+    assert [item.want.name for item, _ in done.failed] == ["fedavg"]
+    assert "nowhere" in str(done.failed[0][1])
+    (section,) = write_all(chosen, setup, done, tmp_path)
+    assert [name.text for name, _ in section.tables[0].rows] == ["FedBasis"]
+
+
+def test_jobs_that_train_alike_wait_for_each_other() -> None:
+    experiment = next(iter(plan(studies(["cifar-new"]), Setup(SCALES["smoke"])))).experiment
+    jobs = [Job(experiment, alike) for alike in ("a", "a", "b", "", "")]
+    chosen = vars(jobs_module)["_next"]
+    assert chosen(jobs, [0, 1, 2, 3, 4], []) == 0
+    assert chosen(jobs, [1, 2, 3, 4], [0]) == 2
+    assert chosen(jobs, [1], [0, 2]) is None
+    assert chosen(jobs, [4], [3]) == 4  # the empty text is like no other

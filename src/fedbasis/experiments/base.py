@@ -73,7 +73,7 @@ class Setup:
         settings = {**(base.fedbasis if method == "fedbasis" else {}), **changes.get("settings", {})}
         if base.pretrained and settings.get("init") != "random" and "weights" not in raw["model"]:
             raw["model"] = {**raw["model"], "weights": self._weights(base)}
-        return {**raw, "seed": seed, "method": {"name": method, **settings}}
+        return {**raw, "machine": MACHINE, "seed": seed, "method": {"name": method, **settings}}
 
     def want(self, bed: str, method: str, seed: int, name: str = "", after: str = "", **changes: Any) -> Want:
         """Plan a run."""
@@ -103,6 +103,8 @@ class Setup:
         return self.weights
 
 
+MACHINE = {"threads": 1}
+"""Several runs at once are several processes; each of them is one thread."""
 WHOEVER = {"whom": "participating"}
 NO_WEIGHTS = {"weights": None}
 
