@@ -327,7 +327,7 @@ def test_every_option_of_every_command_is_explained(
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 200)
     commands: dict[str, Any] = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
-    known = {"demo", "train", "personalize", "predict", "inspect", "report", "compare", "methods"}
+    known = {"demo", "train", "personalize", "predict", "inspect", "report", "compare", "methods", "reproduce"}
     assert commands.keys() == known
     overview = fedbasis("--help")
     assert overview.code == 0

@@ -1,5 +1,6 @@
 """Configurations: everything wrong is told at once, and a run's name depends on all that influences its result."""
 
+import hashlib
 import json
 import tomllib
 from collections.abc import Callable
@@ -165,10 +166,12 @@ OTHER: dict[str, Any] = {  # values that cannot be guessed from the present one
     "data.partition": "iid",
     "data.split": (50.0, 30.0, 5.0, 15.0),
     "data.sizes": {"S": 0.25, "M": 1.0},
+    "data.limit": 30,
     "model.name": "resnet10",
     "model.options": {"norm": "group"},
     "model.blocks": 1,
     "train.weighting": "examples",
+    "personalize.whom": "participating",
     "personalize.ways": ("lp",),
     "personalize.rates": (0.5,),
     "machine.engine": "serial",
@@ -229,3 +232,14 @@ def test_every_ready_configuration_can_be_read_and_says_how_to_run_it() -> None:
         assert first.startswith("#"), path
         assert f"fedbasis train experiments/{path.name}" in first, path
     assert all(tomllib.loads(path.read_text(encoding="utf-8"))["method"]["name"] in METHODS for path in EXPERIMENTS)
+
+
+def test_a_key_that_came_later_does_not_rename_the_runs_that_do_not_use_it() -> None:
+    experiment = parse(PLAIN)
+    settings = experiment.as_dict()
+    settings["machine"] = {"threads": 1}
+    settings["data"].pop("source")
+    for section, key in (("data", "limit"), ("train", "serve_every"), ("personalize", "whom")):
+        del settings[section][key]
+    text = json.dumps([settings, "data"], sort_keys=True)
+    assert experiment.digest("data") == hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -19,8 +19,10 @@ LEVELS = [
     {"evaluation", "runs"},
     {"config", "rounds", "new_client"},
     {"experiment"},
-    {"jobs", "demo", "display", "report"},
-    {"inspection"},
+    {"lending", "demo", "display", "report", "tracking"},
+    {"jobs", "experiments", "inspection"},
+    {"reproduce"},
+    {"reproduce_cli"},
     {"cli"},
 ]
 

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedbasis.reproduce_cli import reproduce
 from pflbed.errors import InputError
 from pflbed.terminal import run, writable
 
@@ -51,6 +52,12 @@ class EngineName(StrEnum):
     serial = "serial"
     pool = "pool"
     ray = "ray"
+
+
+class Tracker(StrEnum):
+    """Who can follow a training."""
+
+    tensorboard = "tensorboard"
 
 
 def _version(wanted: bool) -> None:
@@ -139,6 +146,9 @@ def train(
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...; auto takes a GPU.")] = None,
     out: Annotated[Path, typer.Option(help="Where the run folder goes.")] = Path("runs"),
     report: Annotated[Path | None, typer.Option(help="Also write this page.")] = None,
+    track: Annotated[
+        Tracker | None, typer.Option(help="Also write every round's numbers for this program, into the run folder.")
+    ] = None,
 ) -> None:
     """Train a method, publish its bases, serve and score every new client.
 
@@ -165,6 +175,10 @@ def train(
         _report_fits(report)
     with Live(out_console) as live:
         observer = live.observer(experiment.method_name)
+        if track is not None:
+            from fedbasis.tracking import Tracked
+
+            observer = Tracked(observer)
         prepared = prepare(experiment, observer)
         run = execute(prepared, out, observer)
     rows = json.loads(run.results.read_text(encoding="utf-8"))
@@ -351,6 +365,9 @@ def methods(
         table.add_row("ways to personalize", ", ".join(all_ways(method)))
         table.add_row("evaluated by default", ", ".join(method.ways))
         out_console.print(table)
+
+
+app.command()(reproduce)
 
 
 def main() -> None:

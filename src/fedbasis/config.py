@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 from fedbasis.algorithms import METHODS
 from fedbasis.algorithms.base import MethodConfig
 from fedbasis.models import MODELS
-from fedbasis.personalize import all_ways
+from fedbasis.personalize import KEPT, all_ways
 from fedbasis.train import Augment
 from pflbed import Spec
 from pflbed.errors import InputError
@@ -26,6 +26,8 @@ from pflbed.files import sha256_of
 from pflbed.spec import PARTITIONS
 
 EMBEDDED = "digits4"
+LATER = (("data", "limit"), ("train", "serve_every"), ("personalize", "whom"))
+"""Keys that came after the first runs: at their default they do not count for a run's name."""
 
 
 class Section(BaseModel):
@@ -44,7 +46,7 @@ class Data(Section):
     dataset: str | None = Field(default=None, description="what the folder holds: pacs, cifar10 ...; unset: any images")
     resolution: int = Field(default=28, ge=8, le=1024, description="images are scaled and cropped to this square")
     clients: int = Field(default=20, ge=1, description="participating clients per domain")
-    new_clients: int = Field(default=10, ge=1, description="new clients per domain")
+    new_clients: int = Field(default=10, ge=0, description="new clients per domain")
     alpha: float = Field(default=0.3, gt=0, description="Dirichlet concentration over classes")
     partition: str = Field(default="dirichlet", description=f"how images become clients: {', '.join(PARTITIONS)}")
     classes_per_client: int = Field(default=5, ge=1, description="for shards")
@@ -53,6 +55,7 @@ class Data(Section):
         default=(60, 20, 5, 15), description="participating/new/val/test in %"
     )
     min_rows: int = Field(default=2, ge=1, description="the least number of images a client has")
+    limit: int | None = Field(default=None, ge=1, description="take so many images of a domain's every class at most")
     sizes: dict[str, float] = Field(default={"S": 0.5, "M": 1.0}, description="shares of a new client's images")
 
     @field_validator("sizes")
@@ -121,15 +124,19 @@ class Train(Section):
     momentum: float = Field(default=0.9, ge=0, lt=1)
     decay: float = Field(default=1e-4, ge=0)
     augment: Augment = "none"
+    serve_every: int = Field(default=0, ge=0, description="every so many rounds serve clients too, for a curve; 0: no")
 
 
 class Personalize(Section):
-    """How new clients are served and scored."""
+    """How clients are served and scored."""
 
+    whom: str = Field(
+        default="new", pattern="^(new|participating)$", description="new clients, or those that took part"
+    )
     ways: Annotated[tuple[str, ...], Strict(False)] | None = Field(
         default=None,
         min_length=1,
-        description="none, lp, ft, ft-prox, bn, the method's own, own+lp, own+ft; unset: the method's",
+        description="none, lp, ft, ft-prox, bn, the method's own, own+lp, own+ft, kept; unset: the method's",
     )
     epochs: int = Field(default=20, ge=1)
     rates: Annotated[tuple[Rate, ...], Strict(False)] = Field(
@@ -194,6 +201,9 @@ class Experiment(Section):
         for place in ("engine", "workers", "device", "checkpoint_seconds"):
             settings["machine"].pop(place)
         settings["data"].pop("source")
+        for section, key in LATER:
+            if settings[section][key] == type(getattr(self, section)).model_fields[key].default:
+                settings[section].pop(key)
         if self.model.weights is not None:
             settings["model"]["weights"] = _content(Path(self.model.weights))
         text = json.dumps([settings, data_digest], sort_keys=True)
@@ -258,9 +268,12 @@ def _misfits(experiment: Experiment) -> list[str]:
     except InputError as error:
         problems.append(f"[data] {error}")
     if experiment.method_name:
-        allowed = all_ways(METHODS[experiment.method_name])
+        method, takes_part = METHODS[experiment.method_name], experiment.personalize.whom == "participating"
+        allowed = (*all_ways(method), *((KEPT,) if takes_part and method.own else ()))
         wrong = [way for way in experiment.ways if way not in allowed]
         problems += [f"personalize.ways holds '{way}'{_nearest(way, list(allowed))}" for way in wrong]
+    if experiment.personalize.whom == "new" and not experiment.data.new_clients:
+        problems.append("data.new_clients is 0, so there is nobody to serve (did you mean whom = 'participating'?)")
     return problems
 
 

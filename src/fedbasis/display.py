@@ -1,7 +1,7 @@
 """What a person sees in the terminal: live progress, or plain lines where there is no terminal; tables and bars."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -106,6 +106,26 @@ class _RunObserver(Observer):
         self._show(f"new clients {done}/{total}", done, total, note)
         if done == total or done % max(1, total // 8) == 0:
             self._say(f"new clients {done:>4}/{total}  {self._clock.left(done, total)}")
+
+
+class Share(Observer):
+    """Tell which share of a run is done; training and serving count half each."""
+
+    def __init__(self, moved: Callable[[float], None]) -> None:
+        self._moved, self._rounds = moved, 1
+
+    def started(self, run: Run, method: str, rounds_done: int, rounds: int, jobs_done: int, jobs: int) -> None:
+        """Begin where the run stands."""
+        self._rounds = rounds
+        self._moved(rounds_done / rounds / 2 + jobs_done / max(1, jobs) / 2)
+
+    def client(self, number: int, client: int, clients: int, loss: float) -> None:
+        """Move by one client."""
+        self._moved((number - 1 + client / clients) / self._rounds / 2)
+
+    def served(self, done: int, total: int, record: dict[str, Any]) -> None:
+        """Move by one personalization."""
+        self._moved(0.5 + done / total / 2)
 
 
 class _TimeLeft:

@@ -8,6 +8,7 @@ meet the test labels only for the rate that was chosen: test data choose nothing
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedbasis import coefficients
-from fedbasis.algorithms.base import Adaptation, Context
+from fedbasis.algorithms.base import Adaptation, Context, Method
 from fedbasis.classifier import apply_head, passed
 from fedbasis.engines.base import Desk, Result, Workers
+from fedbasis.kept import Kept, kept_by
 from fedbasis.params import State, Tensors
-from fedbasis.personalize import Fitted, personalize
+from fedbasis.personalize import KEPT, Fitted, as_it_is, personalize
 from fedbasis.train import examples_of
 from pflbed import Client, Images, global_accuracy, weighted_accuracy
 
@@ -55,10 +57,15 @@ class Serving:
     size: str
     plan: Adaptation
     seed: int
+    kept: Path | State | None = None
+    """Where clients keep what they learned in training, or what this one keeps if a worker may sit elsewhere."""
 
 
 def serve(desk: Desk, server: State, item: Serving) -> Result:
-    """Personalize one new client in one way; return its curves and its predictions as a record for the log."""
+    """Personalize one client in one way; return its curves and its predictions as a record for the log.
+
+    What a client that took part has kept is looked at by the way ``kept`` alone.
+    """
     method, client, started = desk.method, item.client, time.perf_counter()
     look = Looks(desk, item.how)
     data = examples_of(client.sized(item.size))
@@ -67,7 +74,11 @@ def serve(desk: Desk, server: State, item: Serving) -> Result:
         return weighted_accuracy(look(client.val, learned), client.val.labels, client.val_weights)
 
     context = Context(item.seed, client.id, desk.model)
-    outcome = personalize(method, server, item.how, data, context, item.plan, validate)
+    if item.how == KEPT:
+        kept = kept_by(client.id, item.kept)
+        outcome = as_it_is(method.participant(server, kept), context, validate)
+    else:
+        outcome = personalize(method, server, item.how, data, context, item.plan, validate)
     adapted = time.perf_counter() - started
 
     def guesses_of(fitted: Fitted) -> list[int]:
@@ -86,7 +97,7 @@ def serve(desk: Desk, server: State, item: Serving) -> Result:
         "seconds": round(adapted, 3),
         "losses": [round(loss, 5) for loss in outcome.losses if np.isfinite(loss)],
         "validation": [round(score, 5) for score in outcome.validation],
-        "validate_every": item.plan.validate_every if item.how != "none" else 1,
+        "validate_every": item.plan.validate_every if item.how not in ("none", KEPT) else 1,
         "best_epoch": outcome.best.epoch,
         "last_predicted": last,
         "best_predicted": last if outcome.best.epoch == outcome.last.epoch else guesses_of(outcome.best),
@@ -206,17 +217,44 @@ def evaluate(
     seed: int,
     done: Sequence[Mapping[str, Any]] = (),
     write: Callable[[dict[str, Any]], None] | None = None,
+    kept: Kept | None = None,
 ) -> list[dict[str, Any]]:
-    """Serve all new clients in all ways; jobs whose record is in ``done`` are not repeated."""
+    """Serve all clients in all ways; jobs whose record is in ``done`` are not repeated.
+
+    ``kept`` holds what clients keep since training, for those that took part.
+    """
     records = [dict(record) for record in done]
     finished = {(r["how"], r["size"], r["rate"], r["client"]) for r in records}
     jobs = [job for job in plan.jobs(clients) if job not in finished]
-    items = [
-        Serving(clients[client], how, size, replace(plan.adaptation, rate=rate), seed)
-        for how, size, rate, client in jobs
-    ]
-    for _, record in workers.run(serve, server, items, [f"the new client {job[3]}" for job in jobs]):
+    items = []
+    for how, size, rate, client in jobs:
+        theirs = None if kept is None or how != KEPT else kept.reference(client, kept.LAST, workers.same_disk)
+        items.append(Serving(clients[client], how, size, replace(plan.adaptation, rate=rate), seed, theirs))
+    for _, record in workers.run(serve, server, items, [f"the client {job[3]}" for job in jobs]):
         records.append(record)
         if write is not None:
             write(record)
     return records
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Serve all clients every so many rounds, by the last way, at the first rate and size; nothing is chosen by it."""
+
+    method: Method
+    workers: Workers
+    clients: Mapping[str, Client]
+    plan: Plan
+    seed: int
+    every: int
+
+    def __call__(self, round: int, server: State) -> dict[str, Any]:
+        """Return the mean personalized accuracy after this round, if it is one to look at."""
+        if not self.every or (round % self.every and round != self.method.task.rounds):
+            return {}
+        if self.method.diagnostics(server).get("phase") == "warm-up":  # there are no bases yet
+            return {}
+        plan = replace(self.plan, hows=self.plan.hows[-1:], sizes=self.plan.sizes[:1], rates=self.plan.rates[:1])
+        records = evaluate(self.workers, self.method.published(server), self.clients, plan, self.seed)
+        (row,) = summarize(self.method.name, records, self.clients)
+        return {"served": row.last}

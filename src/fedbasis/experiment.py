@@ -10,26 +10,30 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 
 import pflbed
 from fedbasis import artifact
 from fedbasis.algorithms import METHODS
 from fedbasis.algorithms.base import Adaptation, Method, Task
-from fedbasis.config import EMBEDDED, Experiment
+from fedbasis.config import EMBEDDED, Experiment, Personalize
 from fedbasis.engines.choice import Machine, devices_of, workers_for
 from fedbasis.engines.federation import Federation
-from fedbasis.evaluation import Plan, evaluate, summarize
+from fedbasis.evaluation import Curve, Plan, evaluate, summarize
 from fedbasis.kept import Kept
 from fedbasis.models import Network
 from fedbasis.params import State
+from fedbasis.personalize import KEPT
 from fedbasis.rounds import Validation, sampled, train
 from fedbasis.runs import Run, append_line, read_lines, rewrite_lines, sync
+from fedbasis.seeding import numpy_generator
 from fedbasis.train import Preprocessing, Recipe
 from pflbed import Benchmark, Client, Images, InputError
 from pflbed.dataset import find
 from pflbed.files import write_json
 from pflbed.manifest import CARD, read_card
+from pflbed.table import Table
 
 
 class Observer:
@@ -92,6 +96,28 @@ class Prepared:
         """The clients that come after training."""
         return {name: self.clients[name] for name in self.benchmark.new}
 
+    @property
+    def served(self) -> dict[str, Client]:
+        """The clients that are served after training."""
+        if self.experiment.personalize.whom == "new":
+            return self.new
+        return {name: self.clients[name] for name in self.benchmark.participating}
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The sizes of data that are tried on them; clients that took part have all of theirs."""
+        sizes = self.experiment.data.sizes
+        if self.experiment.personalize.whom == "new":
+            return tuple(sizes)
+        return tuple(size for size, share in sizes.items() if share == 1.0)
+
+    @property
+    def training_digest(self) -> str:
+        """The same for experiments that train alike, however they serve clients afterwards."""
+        e = self.experiment
+        alike = e if e.train.serve_every else e.model_copy(update={"personalize": Personalize()})
+        return alike.digest(self.identity)
+
     def run(self, out: Path) -> Run:
         """Return the run's folder below ``out``."""
         return Run(out / f"{self.experiment.method_name}-{self.experiment.digest(self.identity)}")
@@ -130,8 +156,19 @@ def prepare(experiment: Experiment, observer: Observer | None = None) -> Prepare
         if findings.bad:
             observer.bad_images(findings.bad)
         decoded = dataset.decode(resolution, progress=observer.decoding)
-    benchmark = pflbed.build(decoded.table, experiment.data.spec(experiment.seed))
-    return Prepared(experiment, benchmark, pflbed.clients(benchmark, decoded.images), decoded.table.digest)
+    table, images = decoded.table, decoded.images
+    if experiment.data.limit is not None:
+        rows = some_of_each(table, experiment.data.limit, experiment.seed)
+        table, images = table.take(rows), images[rows]
+    benchmark = pflbed.build(table, experiment.data.spec(experiment.seed))
+    return Prepared(experiment, benchmark, pflbed.clients(benchmark, images), decoded.table.digest)
+
+
+def some_of_each(table: Table, limit: int, seed: int) -> list[int]:
+    """Draw at most so many rows of every class of every domain."""
+    cells = table.labels + len(table.class_names) * table.domains
+    drawn = numpy_generator(seed, "limit").permutation(len(table))
+    return sorted(int(row) for cell in np.unique(cells) for row in drawn[cells[drawn] == cell][:limit])
 
 
 def is_benchmark(source: str) -> bool:
@@ -163,12 +200,13 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
     p = e.personalize
     plan = Plan(
         e.ways,
-        tuple(e.data.sizes),
+        prepared.sizes,
         p.rates,
         Adaptation(p.epochs, p.rates[0], p.decay, p.momentum, p.batch, p.prox, p.validate_every),
-        ("none", *method.rateless),
+        ("none", KEPT, *method.rateless),
     )
-    jobs = len(plan.jobs(prepared.new))
+    clients = prepared.served
+    jobs = len(plan.jobs(clients))
     # What cannot work is refused before anything is written: the network, its classifier, the clients of a round.
     method.task.network.check()
     method.task.classifier  # noqa: B018
@@ -203,14 +241,16 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
                 run, participation=e.train.participation,
                 validate=Validation(method, (prepared.clients[name] for name in prepared.benchmark.participating)),
                 checkpoint_seconds=e.machine.checkpoint_seconds, on_client=observer.client, on_round=observer.round,
+                measure=Curve(method, workers, clients, plan, e.seed, e.train.serve_every),
             )  # fmt: skip
             publish(prepared, server, run)
             rewrite_lines(run.evaluation, done)
-            records = evaluate(workers, method.published(server), prepared.new, plan, e.seed, tuple(done), write)
-        rows = [{**asdict(row), "delta": row.delta} for row in summarize(method.name, records, prepared.new)]
+            records = evaluate(workers, method.published(server), clients, plan, e.seed, tuple(done), write, kept)
+        rows = [{**asdict(row), "delta": row.delta} for row in summarize(method.name, records, clients)]
         write_json(run.results, rows)
         prepared.benchmark.save(run.folder / "benchmark")
-        run.finish({"bases": artifact.read_card(run.bases).sha256, "rounds": e.train.rounds})
+        digest = artifact.read_card(run.bases).sha256
+        run.finish({"bases": digest, "rounds": e.train.rounds, "training": prepared.training_digest})
         run.checkpoint.unlink(missing_ok=True)
         kept.remove()
     return run

@@ -23,6 +23,9 @@ class Kept(MutableMapping[str, State]):
     A folder of its own, without a name given, goes with the object.
     """
 
+    LAST = 1 << 62
+    """Later than any round."""
+
     def __init__(self, folder: Path | None = None) -> None:
         if folder is None:
             folder = Path(tempfile.mkdtemp(prefix="fedbasis-kept-"))
@@ -34,6 +37,10 @@ class Kept(MutableMapping[str, State]):
         """Return what a client kept before this round, if anything."""
         known = [version for version in self._versions(client) if version <= round]
         return mapped(self._place(client) / str(max(known))) if known else None
+
+    def reference(self, client: str, round: int, near: bool) -> Path | State | None:
+        """Say what another process needs to read what a client kept: the folder if it is near, else the state."""
+        return self.folder if near else self.read(client, round)
 
     def write(self, client: str, round: int, state: State | None) -> None:
         """Keep a state after this round; numbers that are not finite are not kept."""
@@ -106,3 +113,8 @@ class Kept(MutableMapping[str, State]):
 
     def __len__(self) -> int:
         return len(list(iter(self)))
+
+
+def kept_by(client: str, reference: Path | State | None, round: int = Kept.LAST) -> State | None:
+    """Return what a client kept before this round, from what ``Kept.reference`` gave."""
+    return Kept(reference).read(client, round) if isinstance(reference, Path) else reference

@@ -24,9 +24,11 @@ from pflbed.errors import InputError
 
 Validate = Callable[[Context, Tensors], float]
 GENERIC = ("none", "lp", "ft", "ft-prox", "bn")
+KEPT = "kept"
+"""The way of a client that took part and has a model of its own from training: it is taken as it is."""
 FOLLOWING = ("lp", "ft")
 """What may follow a method's own way: its model is the start."""
-SUFFIXES = {"none": "", "lp": " + LP", "ft": " + FT", "ft-prox": " + FT (prox)", "bn": " + BN",
+SUFFIXES = {"none": "", "lp": " + LP", "ft": " + FT", "ft-prox": " + FT (prox)", "bn": " + BN", "kept": "",
             "coefficients": " (α only)", "coefficients+classifier": ""}  # fmt: skip
 
 
@@ -107,6 +109,13 @@ def personalize(
         look(learned)
     last = Fitted(context.model.tensors(), learned, len(losses))
     return Outcome(last, best or last, losses, scores)
+
+
+def as_it_is(tensors: Tensors, context: Context, validate: Validate | None = None) -> Outcome:
+    """Take a model without fitting it."""
+    context.model.load(tensors, "The client's own model")
+    fitted = Fitted(context.model.tensors(), {}, 1)
+    return Outcome(fitted, fitted, [], [] if validate is None else [validate(context, {})])
 
 
 def _epochs(

@@ -21,6 +21,7 @@ from pflbed.errors import InputError
 ClientSeen = Callable[[int, int, int, float], None]  # round, client number, clients of the round, loss
 RoundSeen = Callable[[dict[str, Any]], None]
 Validate = Callable[[State], float | None]
+Measure = Callable[[int, State], dict[str, Any]]  # round, the server's state after it -> more numbers for the log
 
 
 def sampled(clients: Sequence[str], participation: float | int, seed: int, round: int) -> list[str]:
@@ -94,6 +95,7 @@ def train(
     checkpoint_seconds: float = 1.0,
     on_client: ClientSeen | None = None,
     on_round: RoundSeen | None = None,
+    measure: Measure | None = None,
 ) -> State:
     """Train to the end and return the server's state; a checkpoint in the run is taken up.
 
@@ -134,6 +136,7 @@ def train(
                 "validation": None if validate is None else validate(after),
                 **stream.means(),
                 **method.diagnostics(after),
+                **(measure(number + 1, after) if measure is not None else {}),
             }
             append_line(run.metrics, record)
             server, done = after, number + 1

@@ -36,17 +36,17 @@ def mismatch(benchmark: Benchmark) -> Mismatch | None:
         names = scored[start : start + chunk]
         trained = [benchmark.label_distribution(name) for name in names]
         here += len(names) * label_mismatch(trained, [benchmark.held_distribution(name) for name in names])
-        halves = [_halved(benchmark, name) for name in names]
-        conventional += len(names) * label_mismatch([half for half, _ in halves], [half for _, half in halves])
+        parts = [halves(benchmark, name) for name in names]
+        conventional += len(names) * label_mismatch([half for half, _ in parts], [half for _, half in parts])
     left = len(benchmark.client_ids) - len(scored)
     return Mismatch(here / len(scored), conventional / len(scored), left)
 
 
-def _halved(benchmark: Benchmark, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def halves(benchmark: Benchmark, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The mixtures of two random halves of a client's images; one image alone is in both."""
     labels = benchmark.table.labels[benchmark.rows(name)]
     shuffled = generator(benchmark.spec.seed, "halves", name).permutation(labels)
     middle = len(shuffled) // 2
-    halves = (shuffled[middle:], shuffled[:middle] if middle else shuffled)
-    first, second = (np.bincount(half, minlength=len(benchmark.table.class_names)) / len(half) for half in halves)
+    parts = (shuffled[middle:], shuffled[:middle] if middle else shuffled)
+    first, second = (np.bincount(half, minlength=len(benchmark.table.class_names)) / len(half) for half in parts)
     return first, second

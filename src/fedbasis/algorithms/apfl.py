@@ -90,6 +90,7 @@ class APFL(FedAvg):
     Config: ClassVar[type[MethodConfig]] = APFLConfig
     personalizers: ClassVar[tuple[str, ...]] = ("apfl",)
     ways: ClassVar[tuple[str, ...]] = ("apfl",)
+    own: ClassVar[str] = PERSONAL
     config: APFLConfig
 
     def client_update(
@@ -117,6 +118,12 @@ class APFL(FedAvg):
         numbers = {"loss": loss.value(), "examples": float(len(data)), "personal_loss": personal.value()}
         keeps = {PERSONAL: mixture.tensors(), MIXTURE: {"alpha": mixture.alpha.cpu()}}
         return Sent({MODEL: model.tensors()}, numbers), keeps
+
+    def participant(self, server: State, kept: State | None) -> Tensors:
+        """Mix the client's own model with the server's; the statistics are the mixture's, which v carries."""
+        w, v = self.model(server), super().participant(server, kept)
+        share = self.config.alpha if kept is None else float(kept[MIXTURE]["alpha"])
+        return {name: torch.lerp(w[name], v[name], share) if name in self.task.parameters else v[name] for name in v}
 
     def adapt(
         self, how: str, server: State, data: Examples, context: Context, plan: Adaptation

@@ -169,6 +169,8 @@ class Method(ABC):
     """Those of its own ways that train the classifier alone, from the server's model."""
     one_network: ClassVar[bool] = True
     """Whether a fitted client is one ordinary network; if not, ``probabilities`` needs what was learned besides it."""
+    own: ClassVar[str] = ""
+    """The group of what a client keeps that stands in for the server's tensors in its own model; empty: none does."""
 
     def __init__(self, config: Any, task: Task) -> None:
         self.config = config
@@ -209,6 +211,13 @@ class Method(ABC):
     @abstractmethod
     def model(self, server: State) -> Tensors:
         """Return the ordinary model a new client starts from, before it has looked at its data."""
+
+    def participant(self, server: State, kept: State | None) -> Tensors:
+        """Return the model of a client that took part: the server's, with what the client kept in its place.
+
+        A client that was never sampled has kept nothing yet and has the server's model.
+        """
+        return self.model(server) if kept is None else {**self.model(server), **kept[self.own]}
 
     def adapt(
         self, how: str, server: State, data: Examples, context: Context, plan: Adaptation

@@ -7,6 +7,7 @@ all clients' models together; besides it one update is in memory at a time.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -57,6 +58,8 @@ def combination(
 
 class ClientModels(Method):
     """A server that keeps every client's latest model; a specialization says how they are related."""
+
+    own: ClassVar[str] = MODEL
 
     def init(self, seed: int) -> State:
         """Start from the initial model and an empty table."""

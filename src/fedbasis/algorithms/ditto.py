@@ -42,6 +42,7 @@ class Ditto(FedAvg):
     Config: ClassVar[type[MethodConfig]] = DittoConfig
     personalizers: ClassVar[tuple[str, ...]] = ("ditto",)
     ways: ClassVar[tuple[str, ...]] = ("ditto",)
+    own: ClassVar[str] = PERSONAL
     config: DittoConfig
 
     def client_update(

@@ -55,6 +55,7 @@ class L2GD(Method):
     Config: ClassVar[type[MethodConfig]] = L2GDConfig
     personalizers: ClassVar[tuple[str, ...]] = ("l2gd",)
     ways: ClassVar[tuple[str, ...]] = ("l2gd",)
+    own: ClassVar[str] = PERSONAL
     config: L2GDConfig
 
     def init(self, seed: int) -> State:

@@ -23,6 +23,7 @@ class Local(Method):
     keeps: ClassVar[str] = "its model"
     new_client: ClassVar[str] = "the initial model, trained on the client's own data (ft)"
     ways: ClassVar[tuple[str, ...]] = ("ft",)
+    own: ClassVar[str] = MODEL
 
     def init(self, seed: int) -> State:
         """Start from the initial model."""

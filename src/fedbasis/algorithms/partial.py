@@ -7,6 +7,7 @@ model holds the mean of ``w_S``; its personal part stays the initial one, from w
 
 from abc import abstractmethod
 from collections.abc import Iterable
+from typing import ClassVar
 
 from fedbasis.algorithms.base import MODEL, Context, Method, Sent
 from fedbasis.params import State, Tensors, only, without
@@ -19,6 +20,8 @@ PERSONAL = "personal"
 
 class Partial(Method):
     """A specialization says which tensors are personal and, if it is not one joint SGD, how a client trains."""
+
+    own: ClassVar[str] = PERSONAL
 
     @property
     @abstractmethod

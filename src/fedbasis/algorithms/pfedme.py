@@ -47,6 +47,7 @@ class PFedMe(Method):
     Config: ClassVar[type[MethodConfig]] = PFedMeConfig
     personalizers: ClassVar[tuple[str, ...]] = ("pfedme",)
     ways: ClassVar[tuple[str, ...]] = ("pfedme",)
+    own: ClassVar[str] = PERSONAL
     config: PFedMeConfig
 
     def init(self, seed: int) -> State:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedbasis.algorithms.base import Context, Sent
 from fedbasis.engines.base import Data, Desk, Result, Workers
-from fedbasis.kept import Kept
+from fedbasis.kept import Kept, kept_by
 from fedbasis.params import State
 from fedbasis.train import examples_of
 
@@ -29,14 +29,12 @@ class Update:
 
 def update(desk: Desk, server: State, item: Update) -> Result:
     """Update one client from the server's state, its own data and what it keeps."""
-    store = Kept(item.kept) if isinstance(item.kept, Path) else None
-    before = store.read(item.client, item.round) if store is not None else item.kept
+    before = kept_by(item.client, item.kept, item.round)
     received = desk.method.broadcast(server, item.client)
     context = Context(item.seed, item.client, desk.model, item.round)
-    assert not isinstance(before, Path)
     sent, kept = desk.method.client_update(received, before, examples_of(item.data), context)
-    if store is not None:
-        store.write(item.client, item.round, kept)
+    if isinstance(item.kept, Path):
+        Kept(item.kept).write(item.client, item.round, kept)
         return sent.tensors, (sent.numbers, [])
     travelling = {KEPT + group: tensors for group, tensors in (kept or {}).items()}
     return {**sent.tensors, **travelling}, (sent.numbers, list(travelling))
@@ -51,9 +49,8 @@ class Federation:
 
     def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent]]:
         """Update the named clients in this order and yield ``(client, what it sent)``."""
-        near = self.workers.same_disk
         items = [
-            Update(c, self._data[c], round, self._seed, self.kept.folder if near else self.kept.read(c, round))
+            Update(c, self._data[c], round, self._seed, self.kept.reference(c, round, self.workers.same_disk))
             for c in clients
         ]
         results = self.workers.run(update, server, items, clients)

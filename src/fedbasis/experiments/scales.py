@@ -1,0 +1,163 @@
+"""The three scales at which every result can be had: smoke (seconds), cpu (two cores, real data), paper (a GPU).
+
+A scale says how each dataset is split, which network is trained and for how long, and which dataset plays which part.
+``paper`` holds the paper's own settings (section 5.1 and appendix B; CIFAR as in table 1 of Collins et al. 2021, which
+the paper reproduces). The two others are smaller in everything and use the settings of FedBasis found to work at so
+few rounds (docs/method.md).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Bed:
+    """One dataset at one scale."""
+
+    title: str
+    data: Settings
+    model: Settings
+    train: Settings
+    personalize: Settings
+    fedbasis: Settings
+    """The method's settings on this dataset."""
+    pretrained: bool = False
+    """Whether the network starts from the weights that are given."""
+    printed: str = ""
+    """Whose figures in the paper stand beside the measured ones, if not those of the same name."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Datasets, and the parts they play."""
+
+    name: str
+    what: str
+    beds: Mapping[str, Bed]
+    main: tuple[str, ...]
+    """Tables 2, C and D, figure 4b."""
+    hard: tuple[str, ...]
+    """Tables 3, 4, B and F, figures 4a and F: Office-Home in the paper, and GLD23k for one of them."""
+    counted: tuple[str, ...]
+    """Table E."""
+    collapse: str
+    """Figures 2 and E, table A: forty clients, networks that start at random."""
+    cifar: tuple[str, ...]
+    cifar_all: tuple[str, ...]
+    """The same images when all clients take part."""
+    random_epochs: int
+    """Epochs in all of the runs on ``collapse``."""
+    random_round: int
+    """Epochs a round, there."""
+    curve_every: int
+    """Rounds between two points of a curve of new clients' accuracy."""
+    seeds: int
+    """How many seeds are run unless told otherwise."""
+    wide_rates: tuple[float, ...] = (0.001, 0.005, 0.01, 0.05, 0.1)
+    """Tables B and figure 4a."""
+    bases: tuple[int, ...] = (1, 2, 4, 6, 8)
+    components: int = 39
+    """Of figure E: as many as forty models have around their mean."""
+
+
+# What the paper leaves to the reader is written here: SGD on psi at the local rate, the plain mean of the bases, one
+# rate for every basis, clusters of whole networks, new clients' statistics frozen.
+AS_PRINTED: Settings = {
+    "tau": 0.1, "major": True, "warm_start": 0.3, "cluster": "network", "aggregation": "mean", "rate": "per-basis",
+    "coefficient_optimizer": "sgd", "coefficient_rate": 0.01,
+}  # fmt: skip
+ADAPT: Settings = {"epochs": 20, "rates": [0.005, 0.01, 0.05], "decay": 1e-4}
+RESNET18: Settings = {"name": "resnet18"}
+PFLBED: Settings = {"clients": 20, "new_clients": 10, "alpha": 0.3, "split": [60, 20, 5, 15]}
+ROUNDS: Settings = {
+    "rounds": 100, "epochs": 5, "batch": 16, "rate": 0.01, "momentum": 0.9, "decay": 1e-4, "augment": "flip+shift"
+}  # fmt: skip
+SHARDS: Settings = {"partition": "shards", "classes_per_client": 5, "resolution": 32, "sizes": {"M": 1.0}}
+SOME: Settings = {**SHARDS, "clients": 80, "new_clients": 20, "split": [76, 19, 5, 0]}
+ALL: Settings = {**SHARDS, "clients": 100, "new_clients": 0, "split": [95, 0, 5, 0]}
+CIFAR: Settings = {
+    "rounds": 100, "epochs": 10, "batch": 10, "rate": 0.01, "momentum": 0.5, "decay": 0.0, "participation": 0.1
+}  # fmt: skip
+CIFAR_ADAPT: Settings = {"epochs": 10, "rates": [0.01], "batch": 10, "momentum": 0.5, "validate_every": 10}
+
+
+def _pflbed(title: str, dataset: str) -> Bed:
+    """One of the two cross-domain datasets with the paper's settings."""
+    data = {**PFLBED, "dataset": dataset, "resolution": 224}
+    return Bed(title, data, RESNET18, ROUNDS, {**ADAPT, "batch": 16}, {**AS_PRINTED, "bases": 4}, pretrained=True)
+
+
+def _cifar(title: str, dataset: str, clients: Settings, train: Settings, adapt: Settings, fedbasis: Settings) -> Bed:
+    return Bed(title, {**clients, "dataset": dataset}, {"name": "cnn"}, train, adapt, {**fedbasis, "bases": 3})
+
+
+def _paper() -> Scale:
+    natural = {
+        "dataset": "gld23k", "resolution": 224, "partition": "natural", "clients": 117, "new_clients": 116,
+        "split": [80, 0, 20, 0], "sizes": {"S": 0.1, "M": 0.2, "L": 0.4}, "min_rows": 1,
+    }  # fmt: skip
+    gld_rounds = {**ROUNDS, "rounds": 200, "batch": 64, "participation": 0.1}
+    gld = Bed(
+        "GLD23k", natural, RESNET18, gld_rounds, {**ADAPT, "batch": 64}, {**AS_PRINTED, "bases": 8}, pretrained=True
+    )
+    beds = {"pacs": _pflbed("PACS", "pacs"), "office-home": _pflbed("Office-Home", "office-home"), "gld23k": gld}
+    for name, title in (("cifar10", "CIFAR-10"), ("cifar100", "CIFAR-100")):
+        beds[name] = _cifar(title, name, SOME, CIFAR, CIFAR_ADAPT, AS_PRINTED)
+        beds[f"{name}-all"] = _cifar(title, name, ALL, CIFAR, CIFAR_ADAPT, AS_PRINTED)
+    return Scale(
+        "paper", "the paper's own settings", beds, main=("pacs", "office-home", "gld23k"),
+        hard=("office-home", "gld23k"), counted=("pacs", "office-home"), collapse="pacs", cifar=("cifar10", "cifar100"),
+        cifar_all=("cifar10-all", "cifar100-all"), random_epochs=100, random_round=5, curve_every=10, seeds=3,
+    )  # fmt: skip
+
+
+def _cpu() -> Scale:
+    pacs = Bed(
+        "PACS at 32 pixels",
+        {**PFLBED, "dataset": "pacs", "resolution": 32},
+        {"name": "resnet10", "options": {"width": 16}},
+        {**ROUNDS, "rounds": 20, "epochs": 2},
+        {**ADAPT, "batch": 16, "validate_every": 4},
+        {"bases": 4},
+        pretrained=True,
+        printed="pacs",
+    )
+    train = {**CIFAR, "rounds": 30, "epochs": 5}
+    some, everyone = {**SOME, "limit": 1200}, {**ALL, "limit": 1200}
+    beds = {
+        "pacs": pacs,
+        "cifar10": _cifar("a fifth of CIFAR-10", "cifar10", some, train, CIFAR_ADAPT, {}),
+        "cifar10-all": _cifar("a fifth of CIFAR-10", "cifar10", everyone, train, CIFAR_ADAPT, {}),
+    }
+    return Scale(
+        "cpu", "small images and networks, for two cores", beds, main=("pacs",), hard=("pacs",), counted=("pacs",),
+        collapse="pacs", cifar=("cifar10",), cifar_all=("cifar10-all",), random_epochs=40, random_round=5,
+        curve_every=4, seeds=1,
+    )  # fmt: skip
+
+
+def _smoke() -> Scale:
+    """Too small to learn much: it shows that everything works."""
+    data = {"clients": 2, "new_clients": 1, "limit": 16}
+    tiny = {"name": "cnn-small", "options": {"width": 4, "norm": "batch"}}
+    train = {"rounds": 2, "epochs": 1, "batch": 16, "rate": 0.05}
+    adapt = {"epochs": 2, "rates": [0.01], "batch": 16, "validate_every": 2}
+    shards = {**data, "new_clients": 2, "partition": "shards", "classes_per_client": 5, "sizes": {"M": 1.0}}
+    alone = {**shards, "new_clients": 0, "split": [80, 0, 5, 15]}
+    beds = {
+        "digits4": Bed("a bit of Digits-4", data, tiny, train, adapt, {"bases": 2}, printed="pacs"),
+        "shards": Bed("a bit of Digits-4", shards, tiny, train, adapt, {"bases": 2}, printed="cifar10"),
+        "shards-all": Bed("a bit of Digits-4", alone, tiny, train, adapt, {"bases": 2}, printed="cifar10"),
+    }
+    return Scale(
+        "smoke", "a bit of the embedded Digits-4, to try the machinery; too little to learn from", beds,
+        main=("digits4",), hard=("digits4",), counted=("digits4",), collapse="digits4", cifar=("shards",),
+        cifar_all=("shards-all",), random_epochs=2, random_round=1, curve_every=1, seeds=1,
+        wide_rates=(0.01, 0.1), bases=(1, 2, 4), components=7,
+    )  # fmt: skip
+
+
+SCALES: Mapping[str, Scale] = {scale.name: scale for scale in (_smoke(), _cpu(), _paper())}

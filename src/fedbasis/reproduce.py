@@ -1,0 +1,73 @@
+"""Reproduce tables and figures: carry out a plan, go on after a stop, then write the page, the tables and the figures.
+
+Runs lie below ``out/runs``, each in the folder of its own hash, so a second command finds what a first one did.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fedbasis.experiment import Observer
+from fedbasis.experiments.base import Found, Setup, Study
+from fedbasis.experiments.outcome import Outcome
+from fedbasis.experiments.plan import Item, passes, speed_of
+from fedbasis.jobs import Job, carry_out
+from fedbasis.report import write_report
+from fedbasis.report.files import write_files
+from fedbasis.report.section import Section
+from fedbasis.runs import Run
+
+RUNS = "runs"
+
+
+@dataclass
+class Done:
+    """What came of a plan."""
+
+    runs: dict[str, Run] = field(default_factory=dict)
+    """By the key of what was wanted."""
+    failed: list[tuple[Item, Exception]] = field(default_factory=list)
+
+
+def estimates(items: Sequence[Item]) -> list[float]:
+    """Estimate the seconds of every run; a run that follows one that trains alike is spared the training."""
+    speeds: dict[str, float] = {}
+    seen: set[str] = set()
+    seconds = []
+    for item in items:
+        e = item.experiment
+        network = str((e.model.name, e.model.options, e.data.resolution))
+        if network not in speeds:
+            speeds[network] = speed_of(e)
+        seconds.append(passes(e).seconds(speeds[network], trained_before=item.alike in seen))
+        seen.add(item.alike)
+    return seconds
+
+
+def carry_out_plan(
+    items: Sequence[Item], out: Path, jobs: int, watch: Callable[[int, Item], Observer], ended: Callable[[int], None]
+) -> Done:
+    """Do what is not done yet, ``jobs`` at once; a run that fails does not stop the others."""
+    work = [Job(item.experiment, item.alike, ",".join(item.afters)) for item in items]
+    observers = [watch(number, item) for number, item in enumerate(items)]
+    done = Done()
+    for number, result in carry_out(work, out / RUNS, observers, jobs):
+        if isinstance(result, Exception):
+            done.failed.append((items[number], result))
+        else:
+            done.runs[items[number].want.key] = result
+        ended(number)
+    return done
+
+
+def write_all(studies: Sequence[Study], setup: Setup, done: Done, out: Path) -> list[Section]:
+    """Turn what was found into sections, and write them as a page and as files."""
+    found = Found({key: Outcome(run) for key, run in done.runs.items()})
+    seeds = f"seed {setup.seeds[0]}" if len(setup.seeds) == 1 else f"seeds 0 to {setup.seeds[-1]}"
+    scale = f"Scale {setup.scale.name}: {setup.scale.what}; {seeds}."
+    found_sections = [study.section(setup, found) for study in studies]
+    sections = [replace(section, text=[scale, *section.text]) for section in found_sections]
+    write_files(sections, out)
+    if done.runs:
+        write_report(list(done.runs.values()), out / "report.html", sections)
+    return sections

@@ -1,0 +1,169 @@
+"""At the paper's scale every run has the paper's settings: numbers written down from the paper, study by study."""
+
+from typing import Any
+
+import pytest
+
+from fedbasis.experiments import STUDIES
+from fedbasis.experiments.base import Setup, Want
+from fedbasis.experiments.scales import SCALES
+
+PAPER = Setup(SCALES["paper"], seeds=(0, 1, 2), strict=False)
+LOCAL = {"rate": 0.01, "momentum": 0.9, "decay": 1e-4, "epochs": 5}
+"""Section 5.1: SGD with momentum 0.9, weight decay 1e-4, rate 0.01, 5 local epochs."""
+BEDS: dict[str, dict[str, Any]] = {
+    "pacs": {"rounds": 100, "batch": 16, "participation": 1.0, "bases": 4, "clients": (20, 10), "pixels": 224},
+    "office-home": {"rounds": 100, "batch": 16, "participation": 1.0, "bases": 4, "clients": (20, 10), "pixels": 224},
+    "gld23k": {"rounds": 200, "batch": 64, "participation": 0.1, "bases": 8, "clients": (117, 116), "pixels": 224},
+}
+"""Section 5.1 and table 2: 80/40 clients are 20/10 of each of four domains."""
+MAIN = ("new-clients", "all-methods", "variance")
+
+
+def wants(name: str) -> list[Want]:
+    found = STUDIES[name].wants(PAPER)
+    assert {want.seed for want in found} <= {0, 1, 2}
+    return found
+
+
+def settings(want: Want) -> dict[str, Any]:
+    e = want.experiment
+    return {
+        "rounds": e.train.rounds, "batch": e.train.batch, "participation": e.train.participation,
+        "clients": (e.data.clients, e.data.new_clients), "pixels": e.data.resolution,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MAIN)
+def test_the_main_tables(name: str) -> None:
+    found = wants(name)
+    assert {want.bed for want in found} == set(BEDS)
+    assert {want.seed for want in found} == {0, 1, 2}
+    methods = {"fedrep", "fedbn", "pfedhn", "per-fedavg-fo", "knn-per", "fedavg", "fedbasis"}
+    assert {want.name for want in found} == methods
+    for want in found:
+        e, expected = want.experiment, BEDS[want.bed]
+        assert settings(want) == {key: value for key, value in expected.items() if key != "bases"}
+        assert {key: getattr(e.train, key) for key in LOCAL} == LOCAL
+        assert e.model.name == "resnet18"
+        assert e.personalize.epochs == 20
+        assert e.personalize.rates == (0.005, 0.01, 0.05)
+        assert e.personalize.decay == 1e-4
+        assert e.personalize.validate_every == 1
+        if want.bed == "gld23k":
+            assert e.data.partition == "natural"
+            assert dict(e.data.sizes) == {"S": 0.1, "M": 0.2, "L": 0.4}
+            assert e.data.split[2] == 20
+        else:
+            assert (e.data.partition, e.data.alpha) == ("dirichlet", 0.3)
+            assert e.data.split == (60, 20, 5, 15)
+            assert dict(e.data.sizes) == {"S": 0.5, "M": 1.0}
+        if want.name == "fedbasis":
+            own = e.method.model_dump()
+            assert own["bases"] == expected["bases"]
+            assert (own["tau"], own["major"], own["warm_start"]) == (0.1, True, 0.3)
+            assert (own["aggregation"], own["rate"], own["cluster"]) == ("mean", "per-basis", "network")
+            assert (own["coefficient_optimizer"], own["coefficient_epochs"]) == ("sgd", None)  # as many as on bases
+            assert own["coordinate_descent"]
+            assert e.ways == ("coefficients+classifier",)
+
+
+def test_regularized_is_on_office_home_with_three_methods() -> None:
+    found = wants("regularized")
+    assert {want.bed for want in found} == {"office-home"}
+    ways = {want.name: want.experiment.ways for want in found}
+    assert ways == {
+        "per-fedavg-fo": ("ft", "ft-prox"), "pfedme": ("ft", "pfedme"), "fedbasis": ("coefficients+classifier",)
+    }  # fmt: skip
+    assert all(want.experiment.train.rounds == 100 for want in found)
+
+
+def test_ablation_takes_one_design_away_at_a_time() -> None:
+    found = wants("ablation")
+    assert {want.bed for want in found} == {"office-home", "gld23k"}
+    designs = {
+        (want.bed, want.name): tuple(
+            want.experiment.method.model_dump()[key] for key in ("coordinate_descent", "major", "tau")
+        )
+        for want in found
+    }
+    for bed in ("office-home", "gld23k"):
+        mine = {name: design for (where, name), design in designs.items() if where == bed}
+        assert mine == {
+            "joint": (False, True, 0.1), "no major basis": (True, False, 0.1), "tau = 1": (True, True, 1.0),
+            "FedBasis": (True, True, 0.1),
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "clients", "whom"), [("cifar-participating", (100, 0), "participating"), ("cifar-new", (80, 20), "new")]
+)
+def test_cifar(name: str, clients: tuple[int, int], whom: str) -> None:
+    found = wants(name)
+    assert {want.experiment.data.dataset for want in found} == {"cifar10", "cifar100"}
+    for want in found:
+        e = want.experiment
+        assert (e.data.clients, e.data.new_clients) == clients
+        assert (e.data.partition, e.data.classes_per_client, e.data.resolution) == ("shards", 5, 32)
+        assert e.personalize.whom == whom
+        assert e.personalize.epochs == 10
+        assert (e.model.name, e.train.rounds, e.train.participation, e.train.batch) == ("cnn", 100, 0.1, 10)
+        assert e.data.limit is None
+        if want.name == "fedbasis":
+            assert e.method.model_dump()["bases"] == 3
+    methods = {want.name for want in found}
+    assert len(methods) == (12 if whom == "participating" else 3)
+
+
+def test_communication_and_collapse_have_forty_clients_and_random_bases() -> None:
+    for name in ("communication", "collapse"):
+        for want in wants(name):
+            e, own = want.experiment, want.experiment.method.model_dump()
+            assert want.bed == "pacs"
+            assert 4 * e.data.clients == 40
+            assert (own["bases"], own["init"], own["warm_start"]) == (4, "random", 0)
+            assert e.model.weights is None
+            if own["communicate_every"] == "step":
+                assert e.train.rounds == 1200  # 100 epochs of about 12 batches
+            else:
+                assert (e.train.rounds, e.train.epochs) == (20, 5)  # 100 epochs in all
+            assert own["coordinate_descent"] == (want.name == "apart")
+    assert {want.name for want in wants("communication")} == {"every step", "every 5 epochs"}
+
+
+def test_rates() -> None:
+    for name, methods in (
+        ("meta-rates", {"fedavg", "per-fedavg-fo", "per-fedavg-hf", "fedbasis"}),
+        ("rates", {"per-fedavg-fo", "fedbasis"}),
+    ):
+        found = wants(name)
+        assert {want.name for want in found} == methods
+        assert {want.bed for want in found} == {"office-home"}
+        assert {want.experiment.personalize.rates for want in found} == {(0.001, 0.005, 0.01, 0.05, 0.1)}
+
+
+def test_bases() -> None:
+    found = wants("bases")
+    assert {want.bed for want in found} == {"pacs", "office-home"}
+    counts = {want.name: want.experiment.method.model_dump().get("bases") for want in found}
+    assert counts == {"1": None, "2": 2, "4": 4, "6": 6, "8": 8}  # one basis is FedAvg + FT
+    assert {want.experiment.method_name for want in found if want.name == "1"} == {"fedavg"}
+
+
+def test_coefficients_pca_and_curves() -> None:
+    main = {want.key for want in wants("new-clients")}
+    assert {want.key for want in wants("coefficients")} <= main  # the main table's own runs
+    pca = {want.name: want.experiment for want in wants("pca")}
+    assert 4 * pca["pca-k"].data.clients == 40
+    assert pca["pca-k"].method.model_dump()["components"] == 39
+    assert pca["kmeans-k"].method.model_dump()["centroids"] == 4
+    curves = {want.name: want.experiment for want in wants("curves")}
+    assert {want.bed for want in wants("curves")} == {"office-home"}
+    for name in ("per-fedavg-fo", "fedbasis"):
+        assert curves[name].train.serve_every == 10
+        assert curves[name].personalize.rates == (0.005,)
+    assert "ft-prox" in curves["regularized"].ways
+
+
+def test_datasets_split_and_clients_train_nothing() -> None:
+    assert [want for name in ("datasets", "split", "clients") for want in wants(name)] == []

@@ -1,0 +1,212 @@
+"""Every table and figure by name: all of them at the smallest scale, runs shared, killed and taken up again."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedbasis import jobs as jobs_module
+from fedbasis.cli import app
+from fedbasis.experiment import Observer
+from fedbasis.experiments import STUDIES, studies
+from fedbasis.experiments.base import Setup
+from fedbasis.experiments.plan import passes, plan
+from fedbasis.experiments.scales import SCALES
+from fedbasis.jobs import Job
+from fedbasis.reproduce import carry_out_plan, write_all
+from fedbasis.runs import Run, read_lines
+from pflbed.errors import InputError
+
+NAMES = {
+    "datasets": ("table-1",), "new-clients": ("table-2",), "regularized": ("table-3",),
+    "ablation": ("table-4", "table-f"), "cifar-participating": ("table-5",), "cifar-new": ("table-6",),
+    "communication": ("table-a",), "meta-rates": ("table-b",), "all-methods": ("table-c",), "variance": ("table-d",),
+    "bases": ("table-e",), "collapse": ("figure-2",), "rates": ("figure-4a",), "coefficients": ("figure-4b",),
+    "split": ("figure-3", "figure-a"), "clients": ("figure-b", "figure-c", "figure-d"), "pca": ("figure-e",),
+    "curves": ("figure-f",),
+}  # fmt: skip
+
+
+def reproduce(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["reproduce", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """All names at the smallest scale, once for all tests."""
+    out = tmp_path_factory.mktemp("reproduced")
+    return out, reproduce("all", "--scale", "smoke", "--out", str(out))
+
+
+def test_every_result_of_the_paper_has_its_name_and_its_number() -> None:
+    assert {name: study.aliases for name, study in STUDIES.items()} == NAMES
+    for name, aliases in NAMES.items():
+        for alias in aliases:
+            assert [study.name for study in studies([alias])] == [name]
+    assert len(studies(["all"])) == 18
+    assert [study.name for study in studies(["table-c", "table-2", "table-c"])] == ["new-clients", "all-methods"]
+    with pytest.raises(InputError, match=r"there is no 'tabel-2'; did you mean 'table-2'\?"):
+        studies(["tabel-2"])
+
+
+def test_all_names_give_a_page_tables_and_figures(everything: tuple[Path, str]) -> None:
+    out, said = everything
+    assert "<html" in (out / "report.html").read_text()
+    for study in STUDIES.values():
+        assert f"({study.name})" in said
+    drawn = {"rates", "pca", "curves-rounds", "collapse-cosine-step", "clients-digits4-new", "split-digits4"}
+    assert drawn <= {path.stem for path in (out / "figures").glob("*.svg")}
+    tables = {path.stem for path in (out / "tables").glob("*.md")}
+    assert {"datasets", "new-clients", "ablation", "cifar-participating", "communication", "meta-rates"} <= tables
+
+
+def test_a_table_holds_the_runs_own_numbers_beside_the_papers(everything: tuple[Path, str]) -> None:
+    out, _ = everything
+    rows = {}
+    for line in (out / "tables" / "new-clients.md").read_text().splitlines():
+        name, *cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
+        rows[name] = cells
+    (run,) = [Run(folder) for folder in (out / "runs").glob("fedrep-*") if '"whom": "new"' in _config(folder)]
+    (row,) = [row for row in json.loads(run.results.read_text()) if (row["how"], row["size"]) == ("lp", "S")]
+    assert rows["FedRep + LP"][:3] == [f"{100 * row[key]:.1f}" for key in ("last", "best", "delta")]
+    assert rows["FedBasis"][3:6] == ["95.2", "95.2", "0.0"]  # the paper's
+
+
+def _config(folder: Path) -> str:
+    return (folder / "config.json").read_text()
+
+
+def test_runs_that_train_alike_train_once_and_lend_the_rest(everything: tuple[Path, str]) -> None:
+    out, _ = everything
+    by_training: dict[str, list[Run]] = {}
+    for folder in (out / "runs").iterdir():
+        by_training.setdefault(json.loads((folder / "done").read_text())["training"], []).append(Run(folder))
+    shared = [runs for runs in by_training.values() if len(runs) > 1]
+    assert len(shared) == 3  # FedAvg, Per-FedAvg and FedBasis serve new clients at more rates, or on a leash
+    for runs in shared:
+        assert len({run.metrics.read_text() for run in runs}) == 1  # seconds included: measured once
+        assert len({json.loads((run.folder / "done").read_text())["bases"] for run in runs}) == 1
+    assert len(by_training) < len(list((out / "runs").iterdir()))
+
+
+def test_what_is_done_is_only_read(everything: tuple[Path, str]) -> None:
+    out, first = everything
+    before = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*.jsonl")}
+    again = reproduce("table-6", "figure-2", "--scale", "smoke", "--out", str(out))
+    assert {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*.jsonl")} == before
+    claims = [line for line in again.splitlines() if " here: " in line]
+    assert len(claims) >= 7
+    assert all(line in first for line in claims)
+
+
+def test_curves_and_traces_are_measured_along_the_way(everything: tuple[Path, str]) -> None:
+    out, _ = everything
+    served = [
+        [line["served"] for line in read_lines(folder / "metrics.jsonl") if "served" in line]
+        for folder in (out / "runs").glob("per-fedavg-fo-*")
+        if '"serve_every": 1' in _config(folder)
+    ]
+    (curve,) = served
+    assert len(curve) == 2
+    (run,) = [Run(folder) for folder in (out / "runs").glob("per-fedavg-fo-*") if '"serve_every": 1' in _config(folder)]
+    rows = json.loads(run.results.read_text())
+    assert curve[-1] == next(row["last"] for row in rows if row["size"] == "S")  # the end of training is the end
+    traces = [read_lines(path) for path in (out / "runs").glob("*/trace.jsonl")]
+    assert len(traces) == 2
+    assert all(0 < line["cosine"] <= 1 and line["entropy"] >= 0 for trace in traces for line in trace)
+    (components,) = [read_lines(path) for path in (out / "runs").glob("*/components.jsonl")]
+    assert [line["components"] for line in components] == [1, 2, 4, 7]
+
+
+def test_a_dry_run_shows_the_plan_and_writes_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "none"
+    said = reproduce("table-2", "table-c", "--scale", "paper", "--seeds", "1", "--dry-run", "--jobs", "4",
+                     "--methods", "fedavg,fedbasis", "--out", str(out))  # fmt: skip
+    assert "6 runs: the paper's own settings" in said  # two methods on three datasets, for both tables
+    assert re.search(r"In all about .* on one core, .* with --jobs 4", said)
+    assert not out.exists()
+
+
+def test_data_and_weights_are_asked_for_before_anything_is_done(tmp_path: Path) -> None:
+    for arguments, sentence in (
+        (["table-2"], "needs PACS at 32 pixels, but its folder was not given; add --data pacs=FOLDER"),
+        (["table-2", "--data", "x"], "starts from pretrained weights, but none were given; add --weights FILE"),
+        (["table-2", "--data", "pcas=x"], "must name one of pacs,"),
+        (["table-2", "--methods", "fedavgg"], "'fedavgg' is none"),
+    ):
+        out = tmp_path / "none"
+        result = CliRunner().invoke(app, ["reproduce", "--scale", "cpu", "--out", str(out), *arguments])
+        assert isinstance(result.exception, InputError)
+        assert sentence in str(result.exception)
+        assert not out.exists()
+
+
+def test_every_table_at_the_cpu_scale_takes_at_most_ninety_minutes_on_two_cores() -> None:
+    """By the speeds measured on one core: 1,250 images a second for the ResNet at 32 pixels, 540 for the CNN."""
+    setup = Setup(SCALES["cpu"], strict=False)
+    for study in STUDIES.values():
+        seen, seconds = set(), 0.0
+        for item in plan([study], setup):
+            speed = 1250 if item.want.bed == "pacs" else 540
+            seconds += passes(item.experiment).seconds(speed, item.alike in seen)
+            seen.add(item.alike)
+        assert seconds / 2 / 60 <= 90, study.name
+
+
+CHILD = "from fedbasis.cli import main; main()"
+
+
+def test_killed_at_any_moment_it_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+    outs = [tmp_path / name for name in ("whole", "killed")]
+    command = ["cifar-new", "--scale", "smoke", "--methods", "fedavg,fedbasis", "--jobs", "2", "--out"]
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, "reproduce", *command, str(outs[1])],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    while child.poll() is None and not list((outs[1] / "runs").glob("*/checkpoint.safetensors")):
+        pass
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert not (outs[1] / "tables").exists()  # it was stopped before its end
+    command[command.index("--jobs") + 1] = "1"
+    for out in outs:
+        reproduce(*command, str(out))
+    whole, resumed = ((out / "tables" / "cifar-new.md").read_text() for out in outs)
+    assert whole == resumed
+    names = [sorted(path.name for path in (out / "runs").iterdir()) for out in outs]
+    assert names[0] == names[1]
+    for name in names[0]:
+        first, second = (json.loads((out / "runs" / name / "done").read_text()) for out in outs)
+        assert first == second
+
+
+def test_a_run_that_fails_stops_no_other_and_leaves_its_cells_empty(tmp_path: Path) -> None:
+    setup, chosen = Setup(SCALES["smoke"], methods=("fedavg", "fedbasis")), studies(["cifar-new"])
+    items = plan(chosen, setup)
+    lost = replace(items[0].want, raw={**items[0].want.raw, "data": {"source": str(tmp_path / "nowhere")}})
+    ended: list[int] = []
+    done = carry_out_plan([replace(items[0], want=lost), items[1]], tmp_path, 1, lambda *_: Observer(), ended.append)
+    assert ended == [0, 1]
+    assert [item.want.name for item, _ in done.failed] == ["fedavg"]
+    assert "nowhere" in str(done.failed[0][1])
+    (section,) = write_all(chosen, setup, done, tmp_path)
+    assert [name.text for name, _ in section.tables[0].rows] == ["FedBasis"]
+
+
+def test_jobs_that_train_alike_wait_for_each_other() -> None:
+    experiment = next(iter(plan(studies(["cifar-new"]), Setup(SCALES["smoke"])))).experiment
+    jobs = [Job(experiment, alike) for alike in ("a", "a", "b", "", "")]
+    chosen = vars(jobs_module)["_next"]
+    assert chosen(jobs, [0, 1, 2, 3, 4], []) == 0
+    assert chosen(jobs, [1, 2, 3, 4], [0]) == 2
+    assert chosen(jobs, [1], [0, 2]) is None
+    assert chosen(jobs, [4], [3]) == 4  # the empty text is like no other

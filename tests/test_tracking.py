@@ -1,0 +1,96 @@
+"""Tracking copies the numbers of every round, whoever stops the run, and says what to install if it cannot."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from fedbasis.config import parse
+from fedbasis.experiment import Observer, execute, prepare
+from fedbasis.runs import read_lines
+from fedbasis.tracking import FOLDER, Tracked, scalars
+from pflbed.errors import InputError
+
+
+class Writer:
+    """Stands for TensorBoard's: remembers what it is told."""
+
+    logs: dict[str, list[tuple[str, float, int]]]
+
+    def __init__(self, folder: str, purge_step: int) -> None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        self.log = self.logs.setdefault(folder, [])
+        self.log[:] = [line for line in self.log if line[2] < purge_step]
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        self.log.append((name, value, step))
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def logs(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[str, float, int]]]:
+    module: Any = ModuleType("torch.utils.tensorboard")
+    Writer.logs = {}
+    module.SummaryWriter = Writer
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    return Writer.logs
+
+
+def config(data: Path) -> dict[str, Any]:
+    return {
+        "data": {"source": str(data), "resolution": 12, "clients": 2, "new_clients": 1},
+        "train": {"rounds": 3, "epochs": 1}, "personalize": {"epochs": 1, "rates": [0.01]},
+        "machine": {"device": "cpu"}, "method": {"name": "fedbasis", "bases": 2, "warm_start": 0.3},
+    }  # fmt: skip
+
+
+class StopError(Exception):
+    """Ends a training from outside."""
+
+
+class Stopping(Observer):
+    """Stop in the middle of the third round."""
+
+    def client(self, number: int, client: int, clients: int, loss: float) -> None:
+        if number == 3:
+            raise StopError
+
+
+def test_scalars_are_the_rounds_numbers_by_group() -> None:
+    record = {"round": 2, "rounds": 3, "refused": ["a"], "loss": 0.5, "entropy": {"fc": 1.0}, "validation": None}
+    assert dict(scalars(record)) == {"loss": 0.5, "entropy/fc": 1.0}
+
+
+def test_a_run_that_was_stopped_is_tracked_whole(
+    dataset: Path, tmp_path: Path, logs: dict[str, list[tuple[str, float, int]]]
+) -> None:
+    prepared = prepare(parse(config(dataset)))
+    with pytest.raises(StopError):
+        execute(prepared, tmp_path, Tracked(Stopping()))
+    run = execute(prepared, tmp_path, Tracked(Observer()))
+    expected = [(name, value, line["round"]) for line in read_lines(run.metrics) for name, value in scalars(line)]
+    assert logs[str(run.folder / FOLDER)] == expected
+    assert {step for _, _, step in expected} == {1, 2, 3}
+
+
+def test_what_was_done_before_tracking_began_is_there(
+    dataset: Path, tmp_path: Path, logs: dict[str, list[tuple[str, float, int]]]
+) -> None:
+    prepared = prepare(parse(config(dataset)))
+    with pytest.raises(StopError):
+        execute(prepared, tmp_path, Stopping())
+    run = execute(prepared, tmp_path, Tracked(Observer()))
+    assert {step for _, _, step in logs[str(run.folder / FOLDER)]} == {1, 2, 3}
+
+
+def test_without_tensorboard_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(InputError, match=r"pip install fedbasis\[tensorboard\]"):
+        Tracked(Observer())
