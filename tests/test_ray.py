@@ -6,40 +6,39 @@ the method travels with the job.
 
 import importlib.util
 import os
-import signal
-import subprocess
+import re
+import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import pytest
-import torch
 
-from conftest import shapes_examples
+from fedbasis.algorithms import METHODS
 from fedbasis.algorithms.base import Adaptation, Method
 from fedbasis.config import Experiment, parse
-from fedbasis.engines.base import Desk, Job, Result
-from fedbasis.engines.federation import Federation, Update
-from fedbasis.engines.parcels import Shelf, loaded, plain, restored, unloaded
+from fedbasis.engines import ray_connection
+from fedbasis.engines.base import Desk, Job, Result, Workers
+from fedbasis.engines.federation import Federation
+from fedbasis.engines.parcels import Shelf
 from fedbasis.engines.pool import WorkerError
-from fedbasis.engines.ray import Cluster
-from fedbasis.engines.ray_connection import Connection, crew_of, library
+from fedbasis.engines.ray import Cluster, Worker
+from fedbasis.engines.ray_connection import Connection, Crew, crew_of, library
 from fedbasis.engines.serial import Here
-from fedbasis.evaluation import Plan, Serving, evaluate, serve
+from fedbasis.evaluation import Plan, evaluate
 from fedbasis.experiment import Observer, Prepared, execute, prepare
+from fedbasis.pack import packed
 from fedbasis.params import State
 from fedbasis.runs import Run, read_lines
 from fedbasis.train import Recipe
-from pflbed import Images, InputError
-from test_methods import ROUNDS, VARIANTS, clients, make, same, trained
+from pflbed import InputError
+from test_methods import VARIANTS, clients, make, same
 
-if importlib.util.find_spec("ray") is None:
+if importlib.util.find_spec("ray") is None:  # importing it here would be too early for its settings
     pytest.skip("the extra 'ray' is not installed", allow_module_level=True)
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
 
 @dataclass(frozen=True)
@@ -66,31 +65,26 @@ class Lent:
     def run(self, job: Job, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
         return self._cluster.run(work, shared, [Work(self._method, job, item) for item in items], names)
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self._cluster.close()
 
 
-def fail(desk: Desk, shared: State, item: str) -> Result:
-    if item == "input":
+def misbehave(desk: Desk, shared: State, item: str) -> Result:
+    if item == "wrong":
         raise InputError("The item must be good, but it is not.")
     if item == "bug":
         raise KeyError("a bug in a job")
-    if item == "death":
+    if item == "deadly":
         os._exit(3)
-    time.sleep(60 if item == "sleep" else 0)
+    time.sleep(60 if item == "endless" else 0)
     return {}, (item, os.getpid())
 
 
-def processes(session: int) -> list[str]:
-    """The command lines of a session's processes."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            status = (place / "stat").read_text().rpartition(")")[2].split()
-            if int(status[3]) == session and status[0] != "Z":
-                found.append((place / "cmdline").read_text().replace("\0", " "))
-        except OSError:
-            continue
-    return found
+def soon(true: Callable[[], bool], seconds: float = 20.0) -> bool:
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.05)
+    return true()
 
 
 def gone(pid: int) -> bool:
@@ -100,11 +94,10 @@ def gone(pid: int) -> bool:
         return True
 
 
-def soon(true: Any, seconds: float = 10.0) -> bool:
-    end = time.monotonic() + seconds
-    while not true() and time.monotonic() < end:
-        time.sleep(0.05)
-    return bool(true())
+def children() -> set[int]:
+    """This process' children that belong to Ray (known on Linux alone)."""
+    places = [place for task in Path("/proc/self/task").glob("*/children") for place in task.read_text().split()]
+    return {int(pid) for pid in places if b"ray" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
 @pytest.fixture(scope="module")
@@ -114,76 +107,83 @@ def connection() -> Iterator[Connection]:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # workers import this file too
         made = Connection(cpus=8)
-    assert made.ray.util.get_node_ip_address() == "127.0.0.1"
-    assert not {"RAY_USAGE_STATS_ENABLED", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"} & set(os.environ)
+    session = Path(made.ray.get_runtime_context().worker.node.get_session_dir_path())
+    started = children()
+    assert session.is_dir()
+    assert made.ray.util.get_node_ip_address() == "127.0.0.1"  # nobody else can reach it
+    assert not set(ray_connection.PRIVATE) & set(os.environ)
     yield made
     made.close()
     assert not made.ray.is_initialized()
+    assert not session.exists()
+    assert soon(lambda: all(gone(pid) for pid in started))
 
 
 @pytest.fixture(scope="module")
-def two(connection: Connection) -> Iterator[Cluster]:
-    made = Cluster(make("fedavg", Recipe(*_pixels())), 2, 1, "cpu")
+def two(connection: Connection, recipe: Recipe) -> Iterator[Cluster]:
+    made = Cluster(make("fedavg", recipe), 2, 1, "cpu")
     yield made
     made.close()
     assert connection.ray.is_initialized()  # who did not start it does not end it
 
 
 @pytest.fixture(scope="module")
-def one(connection: Connection) -> Iterator[Cluster]:
-    made = Cluster(make("fedavg", Recipe(*_pixels())), 1, 1, "cpu")
+def one(connection: Connection, recipe: Recipe) -> Iterator[Cluster]:
+    made = Cluster(make("fedavg", recipe), 1, 1, "cpu")
     yield made
     made.close()
 
 
-def _pixels() -> tuple[Any]:
-    from fedbasis.train import Preprocessing
-
-    return (Preprocessing(12),)
-
-
-def train(workers: Any, method: Method, rounds: range = range(ROUNDS), kill: Any = None) -> tuple[State, Federation]:
+def train(workers: Any, method: Method, kill: Callable[[int], None] = lambda number: None) -> tuple[State, Federation]:
+    """Two rounds: in the first one clients begin to keep something, in the second they use it."""
     data = clients()
     engine, server = Federation(workers, data, seed=7), method.init(7)
-    for number in rounds:
+    for number in range(2):
         updates = engine.map(server, list(data), number)
-        if kill is not None:
-            first = next(updates)
-            kill()
-            updates = iter([first, *updates])
-        server = method.aggregate(server, updates, 7)
+        first = next(updates)
+        kill(number)
+        server = method.aggregate(server, iter([first, *updates]), 7)
     return server, engine
 
 
+def alike(one: tuple[State, Federation], other: tuple[State, Federation]) -> bool:
+    kept, again = one[1].kept, other[1].kept
+    return same(one[0], other[0]) and set(kept) == set(again) and all(same(kept[name], again[name]) for name in kept)
+
+
 class TestSameBits:
-    @pytest.mark.parametrize("variant", VARIANTS)
-    def test_for_every_method(self, variant: str, two: Cluster, recipe: Recipe) -> None:
-        server, engine, _ = trained(variant, recipe)
-        method = make(variant, recipe)
-        got, there = train(Lent(two, method), method)
-        assert same(server, got)
-        assert set(engine.kept) == set(there.kept)
-        assert all(same(engine.kept[name], there.kept[name]) for name in engine.kept)
+    def test_with_two_workers_for_every_method(self, two: Cluster, recipe: Recipe) -> None:
+        variants = {name: variant for variant, (name, _) in reversed(VARIANTS.items())}
+        assert set(variants) == set(METHODS)
+        keeping = 0
+        for variant in variants.values():
+            method = make(variant, replace(recipe, epochs=1))
+            here, there = train(Here(method), method), train(Lent(two, method), method)
+            assert alike(here, there), variant
+            keeping += len(here[1].kept) > 0
+        assert keeping > 5
 
-    def test_with_one_worker_and_when_it_is_killed(self, one: Cluster, recipe: Recipe) -> None:
-        method = make("scaffold", recipe)
-        server, engine, _ = trained("scaffold", recipe)
-        killed = []
+    def test_with_one_worker_that_is_killed(self, one: Cluster, recipe: Recipe) -> None:
+        method, killed = make("scaffold", recipe), []
 
-        def kill() -> None:
-            if not killed:
-                killed.append(one._ray.kill(one._crew[0].actor))
+        def kill(number: int) -> None:
+            if number == 1:
+                killed.append(one._crew[0].actor)
+                one._ray.kill(killed[0])
 
-        got, there = train(Lent(one, method), method, kill=kill)
-        assert killed
-        assert same(server, got)
-        assert all(same(engine.kept[name], there.kept[name]) for name in engine.kept)
+        assert alike(train(Here(method), method), train(Lent(one, method), method, kill))
+        assert one._crew[0].actor is not killed[0]
 
-    def test_when_one_of_two_workers_is_killed(self, two: Cluster, recipe: Recipe) -> None:
-        method = make("fedavg", recipe)
+    def test_with_two_workers_of_whom_one_is_killed(self, two: Cluster, recipe: Recipe) -> None:
+        method = make("ditto", recipe)
+        list(two.run(misbehave, {}, ["", ""], "ab"))  # they are there now, if they were not before
         before = [hand.actor for hand in two._crew]
-        got, _ = train(Lent(two, method), method, kill=lambda: two._ray.kill(before[1]))
-        assert same(trained("fedavg", recipe)[0], got)
+
+        def kill(number: int) -> None:
+            if number == 0:
+                two._ray.kill(before[1])
+
+        assert alike(train(Here(method), method), train(Lent(two, method), method, kill))
         assert two._crew[0].actor is before[0]
         assert two._crew[1].actor is not before[1]
 
@@ -213,71 +213,99 @@ def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
 
 
-class TestEvaluation:
-    def test_is_the_same_and_images_that_are_shared_travel_once(
-        self, two: Cluster, serial: tuple[Prepared, Run]
-    ) -> None:
-        prepared, _ = serial
-        method, new = prepared.method, prepared.new
-        plan = Plan(("none", "lp", "ft"), ("S", "M"), (0.05,), Adaptation(epochs=2, rate=0.05))
-        server = method.published(method.init(7))
-        put: list[int] = []
-        shelf = Shelf(lambda arrays: put.append(1) or two._ray.put(arrays))
-        two._shelf, before = shelf, two._shelf
-        try:
-            got = evaluate(Lent(two, method), server, new, plan, 7)  # type: ignore[arg-type]
-        finally:
-            two._shelf = before
-        assert timeless(got) == timeless(evaluate(Here(method), server, new, plan, 7))
-        domains = {client.domain for client in new.values()}
-        assert len(put) == len(new) + 2 * len(domains)  # every client's own, and each domain's val and test
+def test_evaluation_is_the_same_and_shared_images_travel_once(two: Cluster, serial: tuple[Prepared, Run]) -> None:
+    method, new = serial[0].method, serial[0].new
+    plan = Plan(("none", "lp", "ft"), ("S", "M"), (0.05,), Adaptation(epochs=2, rate=0.05))
+    server = method.published(method.init(7))
+    put: list[Any] = []
 
-    def test_after_stop_and_resume(
-        self, connection: Connection, serial: tuple[Prepared, Run], dataset: Path, tmp_path: Path
-    ) -> None:
-        class Stop(Observer):
-            def round(self, record: dict[str, Any]) -> None:
-                if record["round"] == 2:
-                    raise KeyboardInterrupt
+    def counted(arrays: Any) -> Any:
+        put.append(arrays)
+        return two._ray.put(arrays)
 
-        class Stop2(Observer):
-            def served(self, done: int, total: int, record: dict[str, Any]) -> None:
-                if done == 5:
-                    raise KeyboardInterrupt
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(two, "_shelf", Shelf(counted))
+        got = evaluate(cast(Workers, Lent(two, method)), server, new, plan, 7)
+    assert timeless(got) == timeless(evaluate(Here(method), server, new, plan, 7))
+    domains = {client.domain for client in new.values()}
+    assert len(put) == len(new) + 2 * len(domains)  # every client's own images, and each domain's val and test
 
-        prepared = replace(serial[0], experiment=experiment(dataset, "ray"))
-        for stop in (Stop(), Stop2()):
-            with pytest.raises(KeyboardInterrupt):
-                execute(prepared, tmp_path, stop)
-        run = execute(prepared, tmp_path)
-        assert run.folder.name == serial[1].folder.name
-        for name in ("bases/tensors.safetensors", "bases/card.json", "done"):
-            assert (run.folder / name).read_bytes() == (serial[1].folder / name).read_bytes()
-        assert timeless(read_lines(run.evaluation)) == timeless(read_lines(serial[1].evaluation))
+
+def test_a_run_that_is_stopped_and_goes_on(
+    connection: Connection, serial: tuple[Prepared, Run], dataset: Path, tmp_path: Path
+) -> None:
+    class Stop(Observer):
+        def round(self, record: dict[str, Any]) -> None:
+            if record["round"] == 2:
+                raise KeyboardInterrupt
+
+    prepared = replace(serial[0], experiment=experiment(dataset, "ray"))
+    with pytest.raises(KeyboardInterrupt):
+        execute(prepared, tmp_path, Stop())
+    run, whole = execute(prepared, tmp_path), serial[1]
+    assert run.folder.name == whole.folder.name
+    for name in ("bases/tensors.safetensors", "bases/card.json", "done"):
+        assert (run.folder / name).read_bytes() == (whole.folder / name).read_bytes()
+    assert timeless(read_lines(run.evaluation)) == timeless(read_lines(whole.evaluation))
 
 
 class TestErrors:
-    def test_an_input_error_is_raised_as_itself(self, one: Cluster) -> None:
-        with pytest.raises(InputError, match=r"^The item must be good, but it is not\.$"):
-            list(one.run(fail, {}, ["", "input"], "ab"))
-
-    def test_any_other_error_with_its_place(self, one: Cluster) -> None:
-        with pytest.raises(WorkerError, match=r"KeyError\('a bug in a job'\)(.|\n)*in fail"):
-            list(one.run(fail, {}, ["bug"], "a"))
-
-    def test_a_job_that_kills_every_worker(self, one: Cluster) -> None:
+    def test_a_job_that_ends_every_worker(self, one: Cluster) -> None:
         with pytest.raises(InputError, match="the one for b ended its process 3 times"):
-            list(one.run(fail, {}, ["", "death", ""], "abc"))
+            list(one.run(misbehave, {}, ["", "deadly", ""], "abc"))
 
-    @LINUX
+    @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
     def test_who_stops_listening_leaves_nobody_at_work(self, one: Cluster) -> None:
-        results = one.run(fail, {}, ["", "sleep", "sleep"], "abc")
+        results = cast(Generator[Result], one.run(misbehave, {}, ["", "endless", "endless"], "abc"))
         _, (_, pid) = next(results)
         assert not gone(pid)
-        results.close()  # type: ignore[attr-defined]
+        results.close()
         assert soon(lambda: gone(pid))
+
+    def test_what_the_user_did_wrong_is_raised_as_it_is(self, one: Cluster) -> None:
+        with pytest.raises(InputError, match=r"^The item must be good, but it is not\.$"):
+            list(one.run(misbehave, {}, ["", "wrong"], "ab"))
+
+    def test_any_other_error_says_where_it_was(self, recipe: Recipe) -> None:
+        answer, tensors = Worker(make("fedavg", recipe), "cpu", 1).do(misbehave, 1, packed({}), "bug")
+        assert isinstance(answer, WorkerError)
+        assert re.search(r"KeyError\('a bug in a job'\)(.|\n)*in misbehave", str(answer))
+        assert tensors is None
 
     def test_without_the_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "ray", None)
         with pytest.raises(InputError, match=r"pip install 'fedbasis\[ray\]'"):
             library()
+
+    def test_an_address_where_nobody_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        monkeypatch.setattr(ray_connection, "_running", lambda: False)
+        with pytest.raises(InputError, match=f"RAY_ADDRESS must be .* but {address} is not"):
+            Connection(1)
+
+
+class TestCrew:
+    def test_fills_the_cluster_or_is_what_was_asked_for(self) -> None:
+        assert crew_of({"CPU": 9}, None, 2, "auto") == Crew(4, 2, 0.0, "cpu")
+        assert crew_of({"CPU": 9}, 3, 2, "cpu") == Crew(3, 2, 0.0, "cpu")
+        assert crew_of({"CPU": 64, "GPU": 3}, None, 1, "auto") == Crew(6, 1, 0.5, "cuda")
+        assert crew_of({"CPU": 64, "GPU": 2}, 3, 1, "cuda") == Crew(3, 1, 0.5, "cuda")
+        assert crew_of({"CPU": 64, "GPU": 4}, 2, 1, "cuda") == Crew(2, 1, 1.0, "cuda")
+        assert crew_of({"CPU": 64, "GPU": 4}, None, 1, "cpu") == Crew(64, 1, 0.0, "cpu")
+
+    @pytest.mark.parametrize(
+        ("resources", "workers", "threads", "device", "message"),
+        [
+            ({"CPU": 2}, 3, 1, "cpu", r"machine\.workers \(3\)"),
+            ({"CPU": 2}, None, 4, "cpu", r"machine\.threads \(4\)"),
+            ({"CPU": 2}, None, 1, "cuda", "has 0 GPUs"),
+            ({"CPU": 2, "GPU": 2.0}, None, 1, "cuda:1", "it is 'cuda:1'"),
+        ],
+    )
+    def test_what_does_not_fit(
+        self, resources: dict[str, float], workers: int | None, threads: int, device: str, message: str
+    ) -> None:
+        with pytest.raises(InputError, match=message):
+            crew_of(resources, workers, threads, device)

@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ PRIVATE = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # despite its name, on every system: use the loopback interface
 }
+"""Ray reads the second one when it is imported."""
+KNOCK_SECONDS = 10.0
 
 
 def library() -> Any:
@@ -38,12 +41,16 @@ def library() -> Any:
     return ray
 
 
+def _running() -> bool:
+    return "ray" in sys.modules and bool(library().is_initialized())
+
+
 class Connection:
     """Ray, and whether it has to be left or ended afterwards."""
 
     def __init__(self, cpus: int) -> None:
         """Connect; a cluster that is started here has at least so many CPUs."""
-        running = "ray" in sys.modules and library().is_initialized()
+        running = _running()
         self.address = None if running else os.environ.get(ADDRESS)
         self._session: str | None = None
         self._ours = not running
@@ -51,13 +58,17 @@ class Connection:
         if running:
             self.ray = library()
         elif self.address:
-            self.ray = library()
             try:
+                _knock(self.address)
+                self.ray = library()
                 self.ray.init(self.address, **quiet)
-            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            except InputError:
+                raise
+            except (RuntimeError, ValueError, OSError) as error:
                 raise InputError(
                     f"{ADDRESS} must be the address of a Ray cluster that runs with this version of Ray and Python, "
-                    f"but {self.address} is not ({_first_line(error)}); start one with 'ray start --head', or unset it."
+                    f"but {self.address} is not ({_first_line(error)}); start one with 'ray start --head', give its "
+                    f"token in RAY_AUTH_TOKEN if it wants one, or unset {ADDRESS}."
                 ) from error
         else:
             with _environment(PRIVATE):
@@ -107,6 +118,13 @@ def crew_of(resources: dict[str, float], workers: int | None, threads: int, devi
         return Crew(workers or fitting, threads, 0.0, "cpu" if device == "auto" else device)
     count = workers or min(SHARE_A_DEVICE * gpus, fitting)
     return Crew(count, threads, 1 / math.ceil(count / gpus), "cuda")
+
+
+def _knock(address: str) -> None:
+    """Fail at once where nobody answers; Ray itself would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_SECONDS).close()
 
 
 @contextlib.contextmanager
