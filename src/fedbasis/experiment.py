@@ -195,7 +195,8 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
     observer = observer or Observer()
     run, method, e = prepared.run(out), prepared.method, prepared.experiment
     machine = Machine(e.machine.engine, e.machine.workers, e.machine.device, e.machine.threads)
-    devices_of(machine)
+    if machine.engine != "ray":  # a cluster has devices of its own
+        devices_of(machine)
     torch.set_num_threads(e.machine.threads)
     p = e.personalize
     plan = Plan(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ class Images:
     source: NDArray[np.uint8]
     rows: Rows
     labels: Rows
+    origin: Hashable = None
+    """Of which images the source is a copy (their ``key``), if it is one."""
 
     def __post_init__(self) -> None:
         if self.source.ndim != 4 or self.source.shape[3] != 3 or self.source.dtype != np.uint8:
@@ -43,16 +45,16 @@ class Images:
         return len(self.rows)
 
     @property
-    def key(self) -> tuple[object, bytes]:
-        """The same for the same images, also in another process if they are memory-mapped."""
-        place = _place_of(self.source)
-        return place or id(self.source), hashlib.blake2b(self.rows.tobytes(), digest_size=16).digest()
+    def key(self) -> tuple[Hashable, bytes]:
+        """The same for the same images, also for copies of them in another process."""
+        source = self.origin or _place_of(self.source) or id(self.source)
+        return source, hashlib.blake2b(self.rows.tobytes(), digest_size=16).digest()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to another process: a memory map as its file's name, anything else as these images alone."""
         place = _place_of(self.source)
         if place is None:
-            return Images, (self.pixels, np.arange(len(self)), self.labels)
+            return Images, (self.pixels, np.arange(len(self)), self.labels, self.key)
         return _mapped, (place, self.rows, self.labels)
 
 
@@ -101,7 +103,7 @@ class Client:
         places = self.sizes[size]
         if len(places) == len(self.train):
             return self.train
-        return Images(self.train.source, self.train.rows[places], self.train.labels[places])
+        return Images(self.train.source, self.train.rows[places], self.train.labels[places], self.train.origin)
 
 
 class Clients(Mapping[str, Client]):

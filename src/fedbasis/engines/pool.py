@@ -55,6 +55,14 @@ class WorkerError(Exception):
     """What went wrong in a worker, with the place where it did."""
 
 
+def deadly(name: str, how: str) -> InputError:
+    """Say that a job ended every process that tried it."""
+    return InputError(
+        f"A worker must live through its job, but the one for {name} ended its process {TRIES} times ({how}); there "
+        "may be too little memory: lower the number of workers."
+    )
+
+
 class Pool:
     """So many processes; they start with the first job and end with ``close``, or with this process."""
 
@@ -174,10 +182,7 @@ class _Hand:
                 self.process, self._line = self._hire()
             order.tries += 1
             if order.tries == TRIES:
-                return (InputError(
-                    f"A worker must live through its job, but the one for {order.name} ended its process {TRIES} times "
-                    f"(exit code {code}); there may be too little memory: lower the number of workers."
-                ),)  # fmt: skip
+                return (deadly(order.name, f"exit code {code}"),)
 
     def kill(self) -> None:
         """End the process at once."""

@@ -73,7 +73,11 @@ class Setup:
         settings = {**(base.fedbasis if method == "fedbasis" else {}), **changes.get("settings", {})}
         if base.pretrained and settings.get("init") != "random" and "weights" not in raw["model"]:
             raw["model"] = {**raw["model"], "weights": self._weights(base)}
-        return {**raw, "machine": MACHINE, "seed": seed, "method": {"name": method, **settings}}
+        machine = {
+            **MACHINE,
+            **({"engine": "serial"} if self.scale.name == "smoke" else {}),
+        }  # over before others start
+        return {**raw, "machine": machine, "seed": seed, "method": {"name": method, **settings}}
 
     def want(self, bed: str, method: str, seed: int, name: str = "", after: str = "", **changes: Any) -> Want:
         """Plan a run."""

@@ -1,0 +1,311 @@
+"""The workers of a Ray cluster give the bits of one process, also when they die, and leave nothing behind.
+
+One cluster and few workers serve all tests, because a worker that starts imports torch: where many methods are tried,
+the method travels with the job.
+"""
+
+import importlib.util
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from fedbasis.algorithms import METHODS
+from fedbasis.algorithms.base import Adaptation, Method
+from fedbasis.config import Experiment, parse
+from fedbasis.engines import ray_connection
+from fedbasis.engines.base import Desk, Job, Result, Workers
+from fedbasis.engines.federation import Federation
+from fedbasis.engines.parcels import Shelf
+from fedbasis.engines.pool import WorkerError
+from fedbasis.engines.ray import Cluster, Worker
+from fedbasis.engines.ray_connection import Connection, Crew, crew_of, library
+from fedbasis.engines.serial import Here
+from fedbasis.evaluation import Plan, evaluate
+from fedbasis.experiment import Observer, Prepared, execute, prepare
+from fedbasis.pack import packed
+from fedbasis.params import State
+from fedbasis.runs import Run, read_lines
+from fedbasis.train import Recipe
+from pflbed import InputError
+from test_methods import VARIANTS, clients, make, same
+
+if importlib.util.find_spec("ray") is None:  # importing it here would be too early for its settings
+    pytest.skip("the extra 'ray' is not installed", allow_module_level=True)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A job of any method."""
+
+    method: Method
+    job: Job
+    item: Any
+
+
+def work(_: Desk, shared: State, item: Work) -> Result:
+    return item.job(Desk(item.method), shared, item.item)
+
+
+class Lent:
+    """A cluster that works for another method for a while."""
+
+    same_disk = False
+
+    def __init__(self, cluster: Cluster, method: Method) -> None:
+        self._cluster, self._method = cluster, method
+
+    def run(self, job: Job, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
+        return self._cluster.run(work, shared, [Work(self._method, job, item) for item in items], names)
+
+    def close(self) -> None:
+        self._cluster.close()
+
+
+def misbehave(desk: Desk, shared: State, item: str) -> Result:
+    if item == "wrong":
+        raise InputError("The item must be good, but it is not.")
+    if item == "bug":
+        raise KeyError("a bug in a job")
+    if item == "deadly":
+        os._exit(3)
+    time.sleep(60 if item == "endless" else 0)
+    return {}, (item, os.getpid())
+
+
+def soon(true: Callable[[], bool], seconds: float = 20.0) -> bool:
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.05)
+    return true()
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def children() -> set[int]:
+    """This process' children that belong to Ray (known on Linux alone)."""
+    places = [place for task in Path("/proc/self/task").glob("*/children") for place in task.read_text().split()]
+    return {int(pid) for pid in places if b"ray" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[Connection]:
+    """A cluster of this machine, with CPUs for all that are tried at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # workers import this file too
+        made = Connection(cpus=8)
+    session = Path(made.ray.get_runtime_context().worker.node.get_session_dir_path())
+    started = children()
+    assert session.is_dir()
+    assert made.ray.util.get_node_ip_address() == "127.0.0.1"  # nobody else can reach it
+    assert not set(ray_connection.PRIVATE) & set(os.environ)
+    yield made
+    made.close()
+    assert not made.ray.is_initialized()
+    assert not session.exists()
+    assert soon(lambda: all(gone(pid) for pid in started))
+
+
+@pytest.fixture(scope="module")
+def two(connection: Connection, recipe: Recipe) -> Iterator[Cluster]:
+    made = Cluster(make("fedavg", recipe), 2, 1, "cpu")
+    yield made
+    made.close()
+    assert connection.ray.is_initialized()  # who did not start it does not end it
+
+
+@pytest.fixture(scope="module")
+def one(connection: Connection, recipe: Recipe) -> Iterator[Cluster]:
+    made = Cluster(make("fedavg", recipe), 1, 1, "cpu")
+    yield made
+    made.close()
+
+
+def train(workers: Any, method: Method, kill: Callable[[int], None] = lambda number: None) -> tuple[State, Federation]:
+    """Two rounds: in the first one clients begin to keep something, in the second they use it."""
+    data = clients()
+    engine, server = Federation(workers, data, seed=7), method.init(7)
+    for number in range(2):
+        updates = engine.map(server, list(data), number)
+        first = next(updates)
+        kill(number)
+        server = method.aggregate(server, iter([first, *updates]), 7)
+    return server, engine
+
+
+def alike(one: tuple[State, Federation], other: tuple[State, Federation]) -> bool:
+    kept, again = one[1].kept, other[1].kept
+    return same(one[0], other[0]) and set(kept) == set(again) and all(same(kept[name], again[name]) for name in kept)
+
+
+class TestSameBits:
+    def test_with_two_workers_for_every_method(self, two: Cluster, recipe: Recipe) -> None:
+        variants = {name: variant for variant, (name, _) in reversed(VARIANTS.items())}
+        assert set(variants) == set(METHODS)
+        keeping = 0
+        for variant in variants.values():
+            method = make(variant, replace(recipe, epochs=1))
+            here, there = train(Here(method), method), train(Lent(two, method), method)
+            assert alike(here, there), variant
+            keeping += len(here[1].kept) > 0
+        assert keeping > 5
+
+    def test_with_one_worker_that_is_killed(self, one: Cluster, recipe: Recipe) -> None:
+        method, killed = make("scaffold", recipe), []
+
+        def kill(number: int) -> None:
+            if number == 1:
+                killed.append(one._crew[0].actor)
+                one._ray.kill(killed[0])
+
+        assert alike(train(Here(method), method), train(Lent(one, method), method, kill))
+        assert one._crew[0].actor is not killed[0]
+
+    def test_with_two_workers_of_whom_one_is_killed(self, two: Cluster, recipe: Recipe) -> None:
+        method = make("ditto", recipe)
+        list(two.run(misbehave, {}, ["", ""], "ab"))  # they are there now, if they were not before
+        before = [hand.actor for hand in two._crew]
+
+        def kill(number: int) -> None:
+            if number == 0:
+                two._ray.kill(before[1])
+
+        assert alike(train(Here(method), method), train(Lent(two, method), method, kill))
+        assert two._crew[0].actor is before[0]
+        assert two._crew[1].actor is not before[1]
+
+
+def experiment(dataset: Path, engine: str) -> Experiment:
+    return parse(
+        {
+            "data": {"source": str(dataset), "resolution": 12, "clients": 3, "new_clients": 2},
+            "model": {"options": {"norm": "batch"}},
+            "train": {"rounds": 3, "epochs": 1, "batch": 8, "rate": 0.05},
+            "personalize": {"epochs": 2, "rates": [0.01, 0.1], "ways": ["none", "lp", "ft"]},
+            "machine": {"engine": engine, "workers": 1, "device": "cpu", "checkpoint_seconds": 0.0},
+            "method": {"name": "scaffold"},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def serial(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Run]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDBASIS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        prepared = prepare(experiment(dataset, "serial"))
+        return prepared, execute(prepared, tmp_path_factory.mktemp("serial"))
+
+
+def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+
+
+def test_evaluation_is_the_same_and_shared_images_travel_once(two: Cluster, serial: tuple[Prepared, Run]) -> None:
+    method, new = serial[0].method, serial[0].new
+    plan = Plan(("none", "lp", "ft"), ("S", "M"), (0.05,), Adaptation(epochs=2, rate=0.05))
+    server = method.published(method.init(7))
+    put: list[Any] = []
+
+    def counted(arrays: Any) -> Any:
+        put.append(arrays)
+        return two._ray.put(arrays)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(two, "_shelf", Shelf(counted))
+        got = evaluate(cast(Workers, Lent(two, method)), server, new, plan, 7)
+    assert timeless(got) == timeless(evaluate(Here(method), server, new, plan, 7))
+    domains = {client.domain for client in new.values()}
+    assert len(put) == len(new) + 2 * len(domains)  # every client's own images, and each domain's val and test
+
+
+def test_a_run_that_is_stopped_and_goes_on(
+    connection: Connection, serial: tuple[Prepared, Run], dataset: Path, tmp_path: Path
+) -> None:
+    class Stop(Observer):
+        def round(self, record: dict[str, Any]) -> None:
+            if record["round"] == 2:
+                raise KeyboardInterrupt
+
+    prepared = replace(serial[0], experiment=experiment(dataset, "ray"))
+    with pytest.raises(KeyboardInterrupt):
+        execute(prepared, tmp_path, Stop())
+    run, whole = execute(prepared, tmp_path), serial[1]
+    assert run.folder.name == whole.folder.name
+    for name in ("bases/tensors.safetensors", "bases/card.json", "done"):
+        assert (run.folder / name).read_bytes() == (whole.folder / name).read_bytes()
+    assert timeless(read_lines(run.evaluation)) == timeless(read_lines(whole.evaluation))
+
+
+class TestErrors:
+    def test_a_job_that_ends_every_worker(self, one: Cluster) -> None:
+        with pytest.raises(InputError, match="the one for b ended its process 3 times"):
+            list(one.run(misbehave, {}, ["", "deadly", ""], "abc"))
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+    def test_who_stops_listening_leaves_nobody_at_work(self, one: Cluster) -> None:
+        results = cast(Generator[Result], one.run(misbehave, {}, ["", "endless", "endless"], "abc"))
+        _, (_, pid) = next(results)
+        assert not gone(pid)
+        results.close()
+        assert soon(lambda: gone(pid))
+
+    def test_what_the_user_did_wrong_is_raised_as_it_is(self, one: Cluster) -> None:
+        with pytest.raises(InputError, match=r"^The item must be good, but it is not\.$"):
+            list(one.run(misbehave, {}, ["", "wrong"], "ab"))
+
+    def test_any_other_error_says_where_it_was(self, recipe: Recipe) -> None:
+        answer, tensors = Worker(make("fedavg", recipe), "cpu", 1).do(misbehave, 1, packed({}), "bug")
+        assert isinstance(answer, WorkerError)
+        assert re.search(r"KeyError\('a bug in a job'\)(.|\n)*in misbehave", str(answer))
+        assert tensors is None
+
+    def test_without_the_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "ray", None)
+        with pytest.raises(InputError, match=r"pip install 'fedbasis\[ray\]'"):
+            library()
+
+    def test_an_address_where_nobody_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        monkeypatch.setattr(ray_connection, "_running", lambda: False)
+        with pytest.raises(InputError, match=f"RAY_ADDRESS must be .* but {address} is not"):
+            Connection(1)
+
+
+class TestCrew:
+    def test_fills_the_cluster_or_is_what_was_asked_for(self) -> None:
+        assert crew_of({"CPU": 9}, None, 2, "auto") == Crew(4, 2, 0.0, "cpu")
+        assert crew_of({"CPU": 9}, 3, 2, "cpu") == Crew(3, 2, 0.0, "cpu")
+        assert crew_of({"CPU": 64, "GPU": 3}, None, 1, "auto") == Crew(6, 1, 0.5, "cuda")
+        assert crew_of({"CPU": 64, "GPU": 2}, 3, 1, "cuda") == Crew(3, 1, 0.5, "cuda")
+        assert crew_of({"CPU": 64, "GPU": 4}, 2, 1, "cuda") == Crew(2, 1, 1.0, "cuda")
+        assert crew_of({"CPU": 64, "GPU": 4}, None, 1, "cpu") == Crew(64, 1, 0.0, "cpu")
+
+    @pytest.mark.parametrize(
+        ("resources", "workers", "threads", "device", "message"),
+        [
+            ({"CPU": 2}, 3, 1, "cpu", r"machine\.workers \(3\)"),
+            ({"CPU": 2}, None, 4, "cpu", r"machine\.threads \(4\)"),
+            ({"CPU": 2}, None, 1, "cuda", "has 0 GPUs"),
+            ({"CPU": 2, "GPU": 2.0}, None, 1, "cuda:1", "it is 'cuda:1'"),
+        ],
+    )
+    def test_what_does_not_fit(
+        self, resources: dict[str, float], workers: int | None, threads: int, device: str, message: str
+    ) -> None:
+        with pytest.raises(InputError, match=message):
+            crew_of(resources, workers, threads, device)
