@@ -24,6 +24,7 @@ from fedbasis.engines.parcels import Shelf, loaded, restored, unloaded
 from fedbasis.engines.pool import TRIES, WorkerError, deadly
 from fedbasis.engines.ray_connection import Connection, crew_of
 from fedbasis.params import State
+from fedbasis.processes import peak_memory
 from pflbed.errors import InputError
 
 IN_FLIGHT = 2
@@ -204,6 +205,10 @@ class Cluster:
         for hand in self._crew if self._ray.is_initialized() else []:
             self._ray.kill(hand.actor)
         self._crew = []
+
+    def peak_memory(self) -> int:
+        """Return the most bytes that this process has held so far; the workers may be anywhere."""
+        return peak_memory()
 
     def close(self) -> None:
         """End the workers, and the cluster if it was started here."""

@@ -76,7 +76,7 @@ class Setup:
         machine = {
             **MACHINE,
             **({"engine": "serial"} if self.scale.name == "smoke" else {}),
-        }  # over before others start
+        }
         return {**raw, "machine": machine, "seed": seed, "method": {"name": method, **settings}}
 
     def want(self, bed: str, method: str, seed: int, name: str = "", after: str = "", **changes: Any) -> Want:
