@@ -24,6 +24,7 @@ LEVELS = [
     {"reproduce"},
     {"reproduce_cli"},
     {"cli"},
+    {"__main__"},
 ]
 
 

@@ -68,6 +68,5 @@ def write_all(studies: Sequence[Study], setup: Setup, done: Done, out: Path) -> 
     found_sections = [study.section(setup, found) for study in studies]
     sections = [replace(section, text=[scale, *section.text]) for section in found_sections]
     write_files(sections, out)
-    if done.runs:
-        write_report(list(done.runs.values()), out / "report.html", sections)
+    write_report(list(done.runs.values()), out / "report.html", sections)
     return sections

@@ -76,8 +76,8 @@ def reproduce(
         console.print(f"\n[bold]{section.title}[/bold] ({section.name})")
         for paragraph in section.text:
             console.print(f"  {paragraph}", highlight=False, markup=False, soft_wrap=True)
-    written = f"Report: {out / 'report.html'}\n" if done.runs else ""
-    console.print(f"\n{written}Tables and figures: {out}", highlight=False, markup=False, soft_wrap=True)
+    written = f"\nReport: {out / 'report.html'}\nTables and figures: {out}"
+    console.print(written, highlight=False, markup=False, soft_wrap=True)
     if done.failed:
         raise InputError(
             f"All {len(items)} runs must end well, but {len(done.failed)} did not (see above); "

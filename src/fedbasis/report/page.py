@@ -27,7 +27,8 @@ def write_report(runs: Sequence[Run], path: Path, sections: Sequence[Section] = 
     """Write the report of the runs, finished or not, as one page that needs nothing else; ``sections`` come first."""
     if path.is_dir():
         raise InputError(f"The report must be a file, but {path} is a folder; add a name such as report.html.")
-    page = _render(read_runs(runs), sections, path.resolve().parent)
+    known = read_runs(runs) if runs or not sections else []  # a section may be about data alone
+    page = _render(known, sections, path.resolve().parent)
     with replacing(path) as temporary:
         temporary.write_text(page, encoding="utf-8", errors="replace", newline="\n")
 
