@@ -121,21 +121,23 @@ class BasisMean:
         return self.bases.layout.flatten(whole, False, where)
 
     def result(self) -> BasisSet:
-        """Return the new bases; what nobody used is what it was."""
+        """Return the new bases; what nobody used is what it was. The sums are let go on the way: ask once."""
         if self._total <= 0:
             raise InputError("The bases need at least one update with a positive weight, but none arrived.")
         weights = [
-            _divide(total, part, self._total, old)
-            for total, part, old in zip(self._weights, self._share, self.bases.weights, strict=True)
+            _divide(self._weights.pop(0), part, self._total, old)
+            for part, old in zip(self._share, self.bases.weights, strict=True)
         ]
         statistics = [
-            _divide(total, part, self._total, old)
-            for total, part, old in zip(self._statistics, self._usage, self.bases.statistics, strict=True)
+            _divide(self._statistics.pop(0), part, self._total, old)
+            for part, old in zip(self._usage, self.bases.statistics, strict=True)
         ]
         return BasisSet(self.bases.layout, weights, statistics, self.bases.major)
 
 
 def _divide(total: Tensor, part: Tensor, everyone: float, old: Tensor) -> Tensor:
+    """Divide a sum, in its place, by how much it counts."""
     used = (part > UNUSED * everyone).unsqueeze(1)
-    mean = total / torch.where(used, part.unsqueeze(1), torch.ones_like(part).unsqueeze(1))
-    return torch.where(used, mean.to(old.dtype), old)
+    total /= torch.where(used, part.unsqueeze(1), torch.ones_like(part).unsqueeze(1))
+    mean = total.to(old.dtype)
+    return torch.where(used, mean, old, out=mean)
