@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -163,8 +163,3 @@ def put(page: str, name: str, text: str) -> str:
         raise ValueError(f"the page must hold '{begin}' and '{end}' once each")
     head, _, rest = page.partition(begin)
     return f"{head}{begin}\n{text.strip()}\n{end}{rest.partition(end)[2]}"
-
-
-def lines(parts: Iterable[str]) -> str:
-    """Put paragraphs below one another."""
-    return "\n".join(parts)
