@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test lint types bench clean
+.PHONY: demo test lint types bench bench-peers clean
 .DELETE_ON_ERROR:
 
 $(STAMP): pyproject.toml constraints.txt
@@ -31,7 +31,19 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/cost.py
+	$(BIN)/python benchmarks/all.py
+
+PEERS := .venv-peers
+$(PEERS)/.installed: pyproject.toml constraints.txt
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	for peer in pfl 'flwr[simulation]'; do \
+	  $(PEERS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt "$$peer" || echo "$$peer cannot be installed here"; \
+	done
+	touch $@
+
+bench-peers: $(PEERS)/.installed
+	$(PEERS)/bin/python benchmarks/peers/run.py
 
 clean:
-	rm -rf $(VENV) dist runs report.html
+	rm -rf $(VENV) $(PEERS) dist runs report.html

@@ -42,8 +42,15 @@ class BasisSet:
     @classmethod
     def from_models(cls, layout: Layout, models: Sequence[Tensors], major: bool) -> "BasisSet":
         """Stack whole models; the first is the major basis if ``major`` is set."""
-        flat = [[layout.flatten(m, trained, f"Basis {i}") for i, m in enumerate(models)] for trained in (True, False)]
-        stacked = [[torch.stack(rows) for rows in zip(*kind, strict=True)] for kind in flat]
+        like = next(iter(models[0].values()))
+        stacked = [
+            [like.new_empty(len(models), layout.size(block, trained)) for block in range(len(layout.blocks))]
+            for trained in (True, False)
+        ]
+        for i, model in enumerate(models):  # row by row, so that no second copy of all of them is ever there
+            for kind, trained in zip(stacked, (True, False), strict=True):
+                for matrix, flat in zip(kind, layout.flatten(model, trained, f"Basis {i}"), strict=True):
+                    matrix[i] = flat
         return cls(layout, stacked[0], stacked[1], major)
 
     @classmethod

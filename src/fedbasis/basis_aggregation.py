@@ -9,6 +9,7 @@ Normalization statistics are not trained by gradient: a basis takes the usage-we
 clients ended with. A basis that nobody used keeps what it had.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,8 @@ from fedbasis.params import State, Tensors
 from pflbed.errors import InputError
 
 UNUSED = 1e-6  # a basis used less than this, as a share of all weight, is left as it is
+PIECE = 2**14
+"""So many numbers of every basis are added at a time: they stay in the processor's cache, and need no memory."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,8 @@ class BasisMean:
             raise InputError(f"{where} must hold coefficients of shape {expected}, but they are {tuple(alpha.shape)}.")
         usage = torch.cat([torch.ones_like(alpha[:, :1]), alpha], dim=1) if self.bases.major else alpha
         share = usage if self.by_usage else torch.ones_like(usage)
-        for block, moved in enumerate(self._moved(tensors, alpha, a, share, where)):
-            self._weights[block].add_(moved.double(), alpha=weight)
+        for block, piece, moved in self._moved(tensors, alpha, a, share, where):
+            self._weights[block][:, piece].add_(moved.double(), alpha=weight)
         ended = self._ended(tensors, where)
         for block, statistics in enumerate(ended):
             self._statistics[block].add_(torch.outer(usage[block].double(), statistics.double()), alpha=weight)
@@ -88,41 +91,53 @@ class BasisMean:
         self._usage += weight * usage.double()
         self._total += weight
 
-    def _moved(self, tensors: State, alpha: Tensor, a: Tensor, share: Tensor, where: str) -> list[Tensor]:
+    def _moved(
+        self, tensors: State, alpha: Tensor, a: Tensor, share: Tensor, where: str
+    ) -> Iterator[tuple[int, slice, Tensor]]:
+        """Yield what one client adds to every basis, piece by piece."""
         layout, bases = self.bases.layout, self.bases
         c = combination(alpha, bases.major)
         if "model" in tensors:
             ends = layout.flatten(tensors["model"], True, where)
-            rows = zip(bases.weights, c.unbind(), a, ends, share.unbind(), strict=True)
-            return [rebuild(*row) for row in rows]
+            for block, piece, v in self._pieces():
+                yield block, piece, rebuild(v, c[block], a[block], ends[block][piece], share[block])
+            return
         groups = (["major"] if bases.major else []) + [basis_name(k) for k in range(bases.count)]
         found = [layout.flatten({**tensors[group], **tensors["statistics"]}, True, where) for group in groups]
-        moved = [torch.stack(parts) for parts in zip(*found, strict=True)]
-        if not self.by_usage:
-            return moved
-        blocks = zip(moved, bases.weights, a, share.unbind(), strict=True)
-        return [m + part.unsqueeze(1) * kept.to(m.dtype) * v for m, v, kept, part in blocks]
+        for block, piece, v in self._pieces():
+            moved = torch.stack([flats[block][piece] for flats in found])
+            if self.by_usage:
+                moved = moved + share[block].unsqueeze(1) * a[block].to(moved.dtype) * v
+            yield block, piece, moved
+
+    def _pieces(self) -> Iterator[tuple[int, slice, Tensor]]:
+        for block, matrix in enumerate(self.bases.weights):
+            for start in range(0, matrix.shape[1], PIECE):
+                piece = slice(start, start + PIECE)
+                yield block, piece, matrix[:, piece]
 
     def _ended(self, tensors: State, where: str) -> list[Tensor]:
         whole = tensors.get("model") or {**tensors[basis_name(0)], **tensors["statistics"]}
         return self.bases.layout.flatten(whole, False, where)
 
     def result(self) -> BasisSet:
-        """Return the new bases; what nobody used is what it was."""
+        """Return the new bases; what nobody used is what it was. The sums are let go on the way: ask once."""
         if self._total <= 0:
             raise InputError("The bases need at least one update with a positive weight, but none arrived.")
         weights = [
-            _divide(total, part, self._total, old)
-            for total, part, old in zip(self._weights, self._share, self.bases.weights, strict=True)
+            _divide(self._weights.pop(0), part, self._total, old)
+            for part, old in zip(self._share, self.bases.weights, strict=True)
         ]
         statistics = [
-            _divide(total, part, self._total, old)
-            for total, part, old in zip(self._statistics, self._usage, self.bases.statistics, strict=True)
+            _divide(self._statistics.pop(0), part, self._total, old)
+            for part, old in zip(self._usage, self.bases.statistics, strict=True)
         ]
         return BasisSet(self.bases.layout, weights, statistics, self.bases.major)
 
 
 def _divide(total: Tensor, part: Tensor, everyone: float, old: Tensor) -> Tensor:
+    """Divide a sum, in its place, by how much it counts."""
     used = (part > UNUSED * everyone).unsqueeze(1)
-    mean = total / torch.where(used, part.unsqueeze(1), torch.ones_like(part).unsqueeze(1))
-    return torch.where(used, mean.to(old.dtype), old)
+    total /= torch.where(used, part.unsqueeze(1), torch.ones_like(part).unsqueeze(1))
+    mean = total.to(old.dtype)
+    return torch.where(used, mean, old, out=mean)

@@ -39,7 +39,7 @@ class Images:
     @property
     def pixels(self) -> NDArray[np.uint8]:
         """The images themselves, copied out of the memory map now: keep them if they are needed often."""
-        return np.array(self.source[self.rows])
+        return np.asarray(self.source[self.rows])  # row numbers make a copy; this makes it an ordinary array
 
     def __len__(self) -> int:
         return len(self.rows)

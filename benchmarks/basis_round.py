@@ -1,0 +1,74 @@
+"""A whole round of FedBasis beside a whole round of FedAvg with as many gradient steps, one thread.
+
+    python benchmarks/basis_round.py            (some minutes; --quick for a look)
+
+FedAvg trains two epochs; FedBasis spends one on the coefficients and one on the bases; both are sent and aggregated.
+The K-fold way trains every basis in every step and sends them all, which gives the same bases.
+"""
+
+from typing import Any
+
+import torch
+
+from fedbasis.algorithms import METHODS
+from fedbasis.algorithms.base import Method, Task
+from fedbasis.basis_config import FedBasisConfig
+from fedbasis.engines.serial import Serial
+from fedbasis.models import Network
+from fedbasis.train import Preprocessing, Recipe
+from measure import options, ratio, table, taking_turns
+from plain import random_images, shared_out
+
+NETWORKS = {
+    "cnn-small, 28 px": Network("cnn-small", 10, 28),
+    "resnet10 of width 16, 32 px": Network("resnet10", 7, 32),
+    "cnn, 32 px": Network("cnn", 10, 32),
+}
+CLIENTS, SAMPLES, BATCH, K = 4, 160, 16, 4
+BASES: dict[str, Any] = {"bases": K, "init": "random", "warm_start": 0.0}
+
+
+class KFold(FedBasisConfig):
+    """The settings of the K-fold way."""
+
+    @property
+    def factored(self) -> bool:
+        """No: all bases are trained."""
+        return False
+
+
+def methods_of(network: Network) -> dict[str, Method]:
+    """Make the three ways to spend a client's steps."""
+    one, two = (Recipe(Preprocessing(network.resolution), epochs=epochs, batch=BATCH) for epochs in (1, 2))
+    basis = METHODS["fedbasis"]
+    return {
+        "FedAvg": METHODS["fedavg"](None, Task(network, two, rounds=2)),
+        "FedBasis": basis(FedBasisConfig(**BASES), Task(network, one, rounds=2)),
+        "K-fold": basis(KFold(**BASES, upload="full", aggregation="mean"), Task(network, one, rounds=2)),
+    }
+
+
+def measured(network: Network, repeats: int) -> dict[str, float]:
+    """Return the seconds a round of each."""
+    data = shared_out(*random_images(CLIENTS * SAMPLES, network.resolution, network.classes), CLIENTS)
+    rounds = {}
+    for name, method in methods_of(network).items():
+        engine, server = Serial(method, data, 0), method.init(0)
+        rounds[name] = lambda m=method, e=engine, s=server: m.aggregate(s, e.map(s, list(data), 0), 0)
+    return taking_turns(rounds, repeats)
+
+
+def main() -> None:
+    given = options(__doc__)
+    torch.set_num_threads(1)
+    rows = []
+    for name, network in NETWORKS.items():
+        taken = measured(network, 2 if given.quick else 11)
+        for kind, seconds in taken.items():
+            limit = "1.15" if kind == "FedBasis" else ""
+            rows.append([name, kind, f"{1000 * seconds:.0f}", ratio(seconds, taken["FedAvg"]), limit])
+    print(table(["network", "method", "ms a round of 4 clients", "ratio to FedAvg", "at most"], rows, words=2))
+
+
+if __name__ == "__main__":
+    main()

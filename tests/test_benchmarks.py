@@ -1,0 +1,69 @@
+"""The benchmarks compare like with like: the loop by hand computes what fedbasis does; tables find their place."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedbasis.algorithms import METHODS
+from fedbasis.algorithms.base import Task
+from fedbasis.engines.serial import Serial
+from fedbasis.models import Network
+from fedbasis.train import Preprocessing, Recipe
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def _benchmarks_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_the_loop_by_hand_is_fedavg(channels_last: bool) -> None:
+    import plain
+
+    network = Network("cnn", 3, 8)
+    images = plain.shared_out(*plain.random_images(12, 8, 3), clients=2)
+    recipe = Recipe(Preprocessing(8), epochs=1, batch=6, rate=plain.RATE, momentum=plain.MOMENTUM, decay=plain.DECAY)
+    method = METHODS["fedavg"](None, Task(network, recipe, rounds=1))
+    server = method.init(0)
+    engine = Serial(method, images, 0)
+    variant = plain.Variant(channels_last=channels_last, fused=channels_last)
+    ready = [plain.channels_last(*plain.floats(i)) if channels_last else plain.floats(i) for i in images.values()]
+    model, _ = plain.prepared(network.build(), variant)
+    state = server["model"]
+    for number in range(3):  # a batch holds all images of a client, so their order does not matter
+        server = method.aggregate(server, engine.map(server, list(images), number), 0)
+        state = plain.fedavg_round(model, state, ready, 6, variant)
+    start = method.init(0)["model"]
+    for name, tensor in state.items():
+        moved = (tensor - start[name]).norm()
+        assert moved > 0
+        assert (tensor - server["model"][name]).norm() < 1e-4 * moved
+
+
+def test_pixels_are_normalized_alike() -> None:
+    import plain
+
+    images = plain.shared_out(*plain.random_images(4, 8), clients=1)["client-0"]
+    theirs, labels = plain.floats(images)
+    assert torch.allclose(Preprocessing(8)(torch.from_numpy(images.pixels)), theirs, atol=1e-5)
+    assert np.array_equal(labels.numpy(), images.labels)
+
+
+def test_every_benchmark_has_a_place_on_the_page() -> None:
+    import all as runner
+    from measure import put
+
+    page = runner.PAGE.read_text(encoding="utf-8")
+    for name in runner.NAMES:
+        assert (BENCHMARKS / f"{name}.py").is_file()
+        changed = put(page, name, "| a table |")
+        assert f"<!-- {name} -->\n| a table |\n<!-- end {name} -->" in changed
+        assert changed.partition(f"<!-- {name} -->")[0] == page.partition(f"<!-- {name} -->")[0]
+        assert changed.partition(f"<!-- end {name} -->")[2] == page.partition(f"<!-- end {name} -->")[2]
+    with pytest.raises(ValueError, match="nothing"):
+        put(page, "nothing", "")
