@@ -20,11 +20,11 @@ from measure import options, ratio, table, taking_turns
 from plain import random_images, shared_out
 
 NETWORKS = {
-    "cnn-small, 28 px": Network("cnn-small", 10, 28),
-    "resnet10 of width 16, 32 px": Network("resnet10", 7, 32),
-    "cnn, 32 px": Network("cnn", 10, 32),
+    "cnn-small, 28 px, batch 16": (Network("cnn-small", 10, 28), 16),
+    "resnet10 of width 16, 32 px, batch 16": (Network("resnet10", 7, 32), 16),
+    "cnn, 32 px, batch 32": (Network("cnn", 10, 32), 32),
 }
-CLIENTS, SAMPLES, BATCH, K = 4, 160, 16, 4
+CLIENTS, SAMPLES, K = 4, 160, 4
 BASES: dict[str, Any] = {"bases": K, "init": "random", "warm_start": 0.0}
 
 
@@ -37,9 +37,9 @@ class KFold(FedBasisConfig):
         return False
 
 
-def methods_of(network: Network) -> dict[str, Method]:
+def methods_of(network: Network, batch: int) -> dict[str, Method]:
     """Make the three ways to spend a client's steps."""
-    one, two = (Recipe(Preprocessing(network.resolution), epochs=epochs, batch=BATCH) for epochs in (1, 2))
+    one, two = (Recipe(Preprocessing(network.resolution), epochs=epochs, batch=batch) for epochs in (1, 2))
     basis = METHODS["fedbasis"]
     return {
         "FedAvg": METHODS["fedavg"](None, Task(network, two, rounds=2)),
@@ -48,11 +48,11 @@ def methods_of(network: Network) -> dict[str, Method]:
     }
 
 
-def measured(network: Network, repeats: int) -> dict[str, float]:
+def measured(network: Network, batch: int, repeats: int) -> dict[str, float]:
     """Return the seconds a round of each."""
     data = shared_out(*random_images(CLIENTS * SAMPLES, network.resolution, network.classes), CLIENTS)
     rounds = {}
-    for name, method in methods_of(network).items():
+    for name, method in methods_of(network, batch).items():
         engine, server = Serial(method, data, 0), method.init(0)
         rounds[name] = lambda m=method, e=engine, s=server: m.aggregate(s, e.map(s, list(data), 0), 0)
     return taking_turns(rounds, repeats)
@@ -62,8 +62,8 @@ def main() -> None:
     given = options(__doc__)
     torch.set_num_threads(1)
     rows = []
-    for name, network in NETWORKS.items():
-        taken = measured(network, 2 if given.quick else 11)
+    for name, (network, batch) in NETWORKS.items():
+        taken = measured(network, batch, 2 if given.quick else 11)
         for kind, seconds in taken.items():
             limit = "1.15" if kind == "FedBasis" else ""
             rows.append([name, kind, f"{1000 * seconds:.0f}", ratio(seconds, taken["FedAvg"]), limit])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedbasis import coefficients
 from fedbasis.basis import BasisSet, FactoredRates, rebuild
 from fedbasis.flat import FlatModel
-from fedbasis.train import Examples, MeanLoss, Recipe, backward_passes, local_sgd, sgd
+from fedbasis.train import Examples, FlatSGD, MeanLoss, Recipe, backward_passes, local_sgd
 
 OptimizerName = Literal["sgd", "adam"]
 Only = tuple[int, int] | None
@@ -68,7 +68,7 @@ def learn_coefficients(
     free, offset = None, torch.zeros(0)
     if classifier is not None:
         offset = torch.zeros_like(model.weights[classifier])
-        free = sgd([offset], [model.gradients[classifier]], [recipe.rate], [0.0], recipe.momentum)
+        free = FlatSGD([offset], [model.gradients[classifier]], [recipe.rate], [0.0], recipe.momentum)
 
     def refresh() -> Tensor:
         weights = coefficients.alpha(psi)
@@ -167,9 +167,9 @@ def train_bases(
 
 def _basis_stepper(
     name: OptimizerName, flats: list[Tensor], gradients: list[Tensor], rates: list[float], recipe: Recipe
-) -> torch.optim.Optimizer:
+) -> FlatSGD | torch.optim.Optimizer:
     if name == "sgd":
-        return sgd(flats, gradients, rates, [recipe.decay] * len(flats), recipe.momentum)
+        return FlatSGD(flats, gradients, rates, [recipe.decay] * len(flats), recipe.momentum)
     groups = []
     for flat, gradient, rate in zip(flats, gradients, rates, strict=True):
         parameter = nn.Parameter(flat)

@@ -8,6 +8,7 @@ never sent, combined or averaged.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -37,14 +38,18 @@ class Layout:
     blocks: tuple[str, ...]
     entries: tuple[Entry, ...]
 
-    @property
+    @cached_property
     def shapes(self) -> dict[str, torch.Size]:
         """The shape of every tensor by name, parameters and statistics alike."""
         return {entry.name: entry.shape for entry in self.entries}
 
-    def select(self, trained: bool) -> list[Entry]:
+    def select(self, trained: bool) -> tuple[Entry, ...]:
         """Return the parameters (trained) or the statistics (not trained)."""
-        return [entry for entry in self.entries if entry.trained is trained]
+        return self._kinds[trained]
+
+    @cached_property
+    def _kinds(self) -> dict[bool, tuple[Entry, ...]]:
+        return {kind: tuple(e for e in self.entries if e.trained is kind) for kind in (True, False)}
 
     def size(self, block: int, trained: bool) -> int:
         """Count the numbers of a block."""

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.optim.sgd import sgd
 
 from fedbasis.flat import FlatModel
 from pflbed.errors import InputError
@@ -170,20 +171,33 @@ class MeanLoss:
         return float(self.total) / self.steps if self.steps else float("nan")
 
 
-def sgd(
-    flats: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    rates: Sequence[float],
-    decays: Sequence[float],
-    momentum: float,
-) -> torch.optim.SGD:
-    """Make the SGD that updates flat vectors in place, one rate and decay per block."""
-    groups = []
-    for flat, gradient, rate, decay in zip(flats, gradients, rates, decays, strict=True):
-        parameter = nn.Parameter(flat)  # shares the memory of the flat vector
-        parameter.grad = gradient
-        groups.append({"params": [parameter], "lr": rate, "weight_decay": decay})
-    return torch.optim.SGD(groups, lr=rates[0], momentum=momentum, fused=True)
+class FlatSGD:
+    """SGD that updates flat vectors in place, with one rate and decay per block.
+
+    The arithmetic is that of ``torch.optim.SGD(fused=True)``, called directly: on small networks the hooks and
+    bookkeeping around it take as long as a step.
+    """
+
+    def __init__(
+        self,
+        flats: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        rates: Sequence[float],
+        decays: Sequence[float],
+        momentum: float,
+    ) -> None:
+        self._blocks = list(zip(flats, gradients, rates, decays, strict=True))
+        self._momentum = momentum
+        self._buffers: list[list[Tensor | None]] = [[None] for _ in self._blocks]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take a step along the gradients as they are now."""
+        for (flat, gradient, rate, decay), buffer in zip(self._blocks, self._buffers, strict=True):
+            sgd(
+                [flat], [gradient], buffer, fused=True, lr=rate, weight_decay=decay, momentum=self._momentum,
+                dampening=0.0, nesterov=False, maximize=False,
+            )  # fmt: skip
 
 
 def local_sgd(
@@ -233,7 +247,7 @@ def sgd_steps(
 ) -> Iterator[tuple[bool, Tensor]]:
     """Do what ``local_sgd`` does, but yield ``(epoch ends here, loss)`` after every step."""
     weights, gradients = (model.weights, model.gradients) if names is None else views(model, names)
-    optimizer = sgd(
+    optimizer = FlatSGD(
         weights,
         gradients,
         [recipe.rate] * len(weights) if rates is None else rates,

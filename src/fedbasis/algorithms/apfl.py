@@ -27,7 +27,7 @@ from fedbasis.algorithms.base import MODEL, Adaptation, Context, MethodConfig, S
 from fedbasis.algorithms.fedavg import FedAvg
 from fedbasis.flat import FlatModel
 from fedbasis.params import State, Tensors
-from fedbasis.train import Examples, MeanLoss, Recipe, backward_passes, by_epoch, local_sgd, sgd
+from fedbasis.train import Examples, FlatSGD, MeanLoss, Recipe, backward_passes, by_epoch, local_sgd
 
 PERSONAL, MIXTURE = "personal", "mixture"
 
@@ -54,7 +54,7 @@ class Mixture:
         self.own = [flat.clone() for flat in self.model.weights]
         self._gradients = [torch.zeros_like(flat) for flat in self.own]
         blocks, recipe = len(self.own), self.recipe
-        self._optimizer = sgd(
+        self._optimizer = FlatSGD(
             self.own, self._gradients, [recipe.rate] * blocks, [recipe.decay] * blocks, recipe.momentum
         )
 

@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from fedbasis.algorithms.base import MODEL, Context, Method, MethodConfig, Sent
 from fedbasis.flat import FlatModel
 from fedbasis.params import State, Tensors
-from fedbasis.train import Examples, MeanLoss, Recipe, augmented, batches, sgd
+from fedbasis.train import Examples, FlatSGD, MeanLoss, Recipe, augmented, batches
 
 Batch = tuple[Tensor, Tensor]  # inputs and labels, where the model is
 
@@ -59,7 +59,7 @@ class PerFedAvg(Method):
         model, recipe, loss = context.model, self.task.recipe, MeanLoss()
         model.load(received[MODEL])
         rates, decays = ([value] * len(model.weights) for value in (recipe.rate, recipe.decay))
-        optimizer = sgd(model.weights, model.gradients, rates, decays, recipe.momentum)
+        optimizer = FlatSGD(model.weights, model.gradients, rates, decays, recipe.momentum)
         for group in batch_groups(model, data, recipe, context.generator("batches"), self.batches_a_step):
             loss.add(self.meta_gradient(model, group))
             optimizer.step()
