@@ -119,7 +119,18 @@ class TestPool:
             list(pool.run(picky, {}, [1], ["one"]))
         with pytest.raises(WorkerError, match=r"KeyError.*in a worker process(.|\n)*in broken"):
             list(pool.run(broken, {}, [1], ["one"]))
+        with pytest.raises(FileNotFoundError, match="no/such/file"):
+            list(pool.run(lost, {}, [1], ["one"]))
         assert [rest for _, rest in pool.run(picky, {}, [3], ["three"])] == [3]  # and the pool goes on
+
+    def test_all_workers_killed_at_once_are_replaced(self, recipe: Recipe, pool_of: Callable[..., Pool]) -> None:
+        main, pool = sys.modules["__main__"], pool_of(make("fedavg", recipe), 4)
+        results = pool.run(slow, {"a": {}}, [0.0, *[0.5] * 4], ["w"] * 5)
+        next(results)
+        for hand in pool._crew:
+            hand.process.kill()
+        assert [rest for _, rest in results] == [0.5] * 4
+        assert sys.modules["__main__"] is main
 
     def test_results_come_in_order_and_need_not_all_be_wanted(
         self, recipe: Recipe, pool_of: Callable[..., Pool]
@@ -212,6 +223,10 @@ def picky(desk: Desk, shared: State, item: int) -> Result:
 
 def broken(desk: Desk, shared: State, item: int) -> Result:
     return {}, shared["nothing"]
+
+
+def lost(desk: Desk, shared: State, item: int) -> Result:
+    return {}, Path("no/such/file").read_text()
 
 
 def slow(desk: Desk, shared: State, item: float) -> Result:

@@ -151,3 +151,15 @@ def test_what_clients_keep_is_not_lent(dataset: Path, tmp_path: Path) -> None:
     kept = prepare(parse(raw(dataset, "ditto", personalize={"whom": "participating", "ways": ["kept"]})))
     assert kept.training_digest == plain.training_digest
     assert lend(kept, tmp_path) is None
+
+
+def test_a_curve_of_clients_that_took_part_ends_where_their_results_are(dataset: Path, tmp_path: Path) -> None:
+    serve = {"whom": "participating", "ways": ["kept"]}
+    run = execute(prepare(parse(raw(dataset, "ditto", personalize=serve, train={"serve_every": 2}))), tmp_path)
+    (row,) = json.loads(run.results.read_text())
+    assert read_lines(run.metrics)[-1]["served"] == row["last"]
+
+
+def test_clients_that_took_part_need_a_size_of_all_their_images(dataset: Path) -> None:
+    with pytest.raises(InputError, match=r"data\.sizes has no size of 1\.0"):
+        parse(raw(dataset, "ditto", personalize={"whom": "participating"}, data={"sizes": {"S": 0.5}}))

@@ -155,7 +155,7 @@ def train(
     The run is a folder named by the hash of its configuration. The same command resumes it; 'done' marks its end.
     """
     from fedbasis import config as configuration
-    from fedbasis.display import Live, results_table
+    from fedbasis.display import Live, results_table, results_title
     from fedbasis.experiment import execute, prepare
 
     experiment = configuration.read(config)
@@ -182,8 +182,8 @@ def train(
         prepared = prepare(experiment, observer)
         run = execute(prepared, out, observer)
     rows = json.loads(run.results.read_text(encoding="utf-8"))
-    sizes = prepared.experiment.data.sizes
-    out_console.print(results_table(rows, sizes, "Personalized accuracy (%) of the new clients"))
+    trained = prepared.experiment
+    out_console.print(results_table(rows, trained.data.sizes, results_title(trained.as_dict())))
     out_console.print(f"Run: {run.folder}\nBases: {run.bases}", highlight=False, markup=False, soft_wrap=True)
     if report is not None:
         _report([run], report)

@@ -272,6 +272,8 @@ def _misfits(experiment: Experiment) -> list[str]:
         allowed = (*all_ways(method), *((KEPT,) if takes_part and method.own else ()))
         wrong = [way for way in experiment.ways if way not in allowed]
         problems += [f"personalize.ways holds '{way}'{_nearest(way, list(allowed))}" for way in wrong]
+    if experiment.personalize.whom == "participating" and 1.0 not in experiment.data.sizes.values():
+        problems.append("clients that took part have all of their images, but data.sizes has no size of 1.0")
     if experiment.personalize.whom == "new" and not experiment.data.new_clients:
         problems.append("data.new_clients is 0, so there is nobody to serve (did you mean whom = 'participating'?)")
     return problems

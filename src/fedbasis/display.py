@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fedbasis.algorithms import METHODS
 from fedbasis.experiment import Observer
-from fedbasis.personalize import label
+from fedbasis.personalize import KEPT, label
 from fedbasis.runs import Run
 
 BLOCKS = " ▏▎▍▌▋▊▉█"
@@ -156,10 +156,17 @@ def print_bad(console: Console, bad: Sequence[tuple[str, str]]) -> None:
         console.print(f"  ... and {len(bad) - 10} more")
 
 
+def results_title(config: Mapping[str, Any]) -> str:
+    """Say whose accuracy a run's results are, by its configuration."""
+    took_part = config.get("personalize", {}).get("whom", "new") == "participating"
+    return f"Personalized accuracy (%) of the {'clients that took part' if took_part else 'new clients'}"
+
+
 def results_table(rows: Sequence[Mapping[str, Any]], sizes: Mapping[str, float], title: str) -> Table:
     """Lay out Last / Best / |Delta| of every method, size by size."""
     table = Table(title=title, title_justify="left", title_style="bold")
-    names = sorted(sizes, key=lambda size: sizes[size])
+    tried = {row["size"] for row in rows}
+    names = [size for size in sorted(sizes, key=lambda size: sizes[size]) if size in tried]
     table.add_column("method", no_wrap=True)
     for size in names:
         for column in ("Last", "Best", "|Δ|"):
@@ -172,7 +179,7 @@ def results_table(rows: Sequence[Mapping[str, Any]], sizes: Mapping[str, float],
         for size in names:
             row = next(r for r in rows if (r["method"], r["how"], r["size"]) == (method, how, size))
             style = "bold green" if row["last"] == best[size] else ""
-            learns = how != "none"
+            learns = how not in ("none", KEPT)
             cells += [
                 Text(f"{100 * row['last']:.1f}", style=style),
                 f"{100 * row['best']:.1f}" if learns else "-",

@@ -247,6 +247,7 @@ class Curve:
     plan: Plan
     seed: int
     every: int
+    kept: Kept | None = None
 
     def __call__(self, round: int, server: State) -> dict[str, Any]:
         """Return the mean personalized accuracy after this round, if it is one to look at."""
@@ -255,6 +256,7 @@ class Curve:
         if self.method.diagnostics(server).get("phase") == "warm-up":  # there are no bases yet
             return {}
         plan = replace(self.plan, hows=self.plan.hows[-1:], sizes=self.plan.sizes[:1], rates=self.plan.rates[:1])
-        records = evaluate(self.workers, self.method.published(server), self.clients, plan, self.seed)
+        published = self.method.published(server)
+        records = evaluate(self.workers, published, self.clients, plan, self.seed, kept=self.kept)
         (row,) = summarize(self.method.name, records, self.clients)
         return {"served": row.last}

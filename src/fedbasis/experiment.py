@@ -4,6 +4,7 @@ Called again it goes on where it stopped; called after its end it only reads. No
 passes an ``Observer``.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -20,6 +21,7 @@ from fedbasis.algorithms.base import Adaptation, Method, Task
 from fedbasis.config import EMBEDDED, Experiment, Personalize
 from fedbasis.engines.choice import Machine, devices_of, workers_for
 from fedbasis.engines.federation import Federation
+from fedbasis.engines.serial import Here
 from fedbasis.evaluation import Curve, Plan, evaluate, summarize
 from fedbasis.kept import Kept
 from fedbasis.models import Network
@@ -179,11 +181,14 @@ def is_benchmark(source: str) -> bool:
 def _built_before(experiment: Experiment, folder: Path, observer: Observer) -> Prepared:
     """Take the clients as they are; the experiment's own numbers of clients, sizes and so on give way to theirs."""
     clients = pflbed.load(folder, resolution=experiment.data.resolution, progress=observer.decoding)
-    lacking = [name for name in clients.benchmark.new if not clients.benchmark.held_weights(name, "val").sum()]
-    if lacking or not clients.benchmark.new:
+    whom, benchmark = experiment.personalize.whom, clients.benchmark
+    served = benchmark.new if whom == "new" else benchmark.participating
+    lacking = [name for name in served if not benchmark.held_weights(name, "val").sum()]
+    if lacking or not served:
         raise InputError(
-            f"The benchmark {folder} must have new clients with validation images, because rates and epochs are chosen "
-            f"by these, but {lacking[0] if lacking else 'it'} has none; build it with --new and a validation share."
+            f"The benchmark {folder} must have {whom} clients with validation images, because rates and epochs are "
+            f"chosen by these, but {lacking[0] if lacking else 'it'} has none; build it with --new and a validation "
+            "share."
         )
     data = experiment.data.as_built(clients.benchmark.spec)
     changed = experiment.model_copy(update={"data": data})
@@ -217,7 +222,9 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
             "personalize.ways to others, such as ['lp', 'ft']."
         )
     method.require_clients(len(sampled(prepared.benchmark.participating, e.train.participation, e.seed, 0)))
-    with run.locked():
+    with contextlib.ExitStack() as stack:
+        workers = Here(method) if run.done else stack.enter_context(workers_for(method, machine))
+        stack.enter_context(run.locked())
         if not run.done:
             write_json(run.config, e.as_dict())
         done = read_lines(run.evaluation)
@@ -234,19 +241,18 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
             done.append(record)
             observer.served(len(done), jobs, record)
 
-        with workers_for(method, machine) as workers:
-            observer.working(str(workers))
-            kept = Kept(run.kept)
-            server = train(
-                method, Federation(workers, prepared.training, e.seed, kept), prepared.benchmark.participating, e.seed,
-                run, participation=e.train.participation,
-                validate=Validation(method, (prepared.clients[name] for name in prepared.benchmark.participating)),
-                checkpoint_seconds=e.machine.checkpoint_seconds, on_client=observer.client, on_round=observer.round,
-                measure=Curve(method, workers, clients, plan, e.seed, e.train.serve_every),
-            )  # fmt: skip
-            publish(prepared, server, run)
-            rewrite_lines(run.evaluation, done)
-            records = evaluate(workers, method.published(server), clients, plan, e.seed, tuple(done), write, kept)
+        observer.working(str(workers))
+        kept = Kept(run.kept)
+        server = train(
+            method, Federation(workers, prepared.training, e.seed, kept), prepared.benchmark.participating, e.seed,
+            run, participation=e.train.participation,
+            validate=Validation(method, (prepared.clients[name] for name in prepared.benchmark.participating)),
+            checkpoint_seconds=e.machine.checkpoint_seconds, on_client=observer.client, on_round=observer.round,
+            measure=Curve(method, workers, clients, plan, e.seed, e.train.serve_every, kept),
+        )  # fmt: skip
+        publish(prepared, server, run)
+        rewrite_lines(run.evaluation, done)
+        records = evaluate(workers, method.published(server), clients, plan, e.seed, tuple(done), write, kept)
         rows = [{**asdict(row), "delta": row.delta} for row in summarize(method.name, records, clients)]
         write_json(run.results, rows)
         prepared.benchmark.save(run.folder / "benchmark")

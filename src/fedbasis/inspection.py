@@ -9,7 +9,7 @@ from rich.table import Table
 from fedbasis import artifact
 from fedbasis.basis import BasisSet
 from fedbasis.config import parse
-from fedbasis.display import coefficients_table, results_table
+from fedbasis.display import coefficients_table, results_table, results_title
 from fedbasis.runs import Run, read_lines
 from pflbed import InputError, load_manifest
 from pflbed.benchmark import NEW, PARTICIPATING, TEST, VAL
@@ -52,7 +52,7 @@ def _run(run: Run, trust: bool) -> Iterator[Part]:
         )
     if run.results.exists():
         rows = json.loads(run.results.read_text(encoding="utf-8"))
-        yield results_table(rows, config["data"]["sizes"], "Personalized accuracy (%) of the new clients")
+        yield results_table(rows, config["data"]["sizes"], results_title(config))
     if run.bases.is_dir():
         yield from _artifact(run.bases, trust)
 

@@ -49,8 +49,11 @@ class Kept(MutableMapping[str, State]):
         place = self._place(client)
         place.mkdir(parents=True, exist_ok=True)
         temporary = place / f".{round + 1}.tmp"
-        write(temporary, state, note=client)
-        temporary.replace(place / str(round + 1))
+        try:
+            write(temporary, state, note=client)
+            temporary.replace(place / str(round + 1))
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def touch(self, client: str) -> None:
         """Remember that a client may have a new version."""

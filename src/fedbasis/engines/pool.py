@@ -18,6 +18,7 @@ import traceback
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -37,6 +38,8 @@ TRIES = 3
 """So often a job may end the process that does it."""
 PRELOADED = [__name__, "fedbasis.evaluation", "torch._dynamo"]
 """The last one is imported by the first optimizer of a process, and takes a second."""
+STARTING = threading.Lock()
+"""One process is started at a time: several threads may replace dead ones."""
 START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
@@ -53,6 +56,11 @@ class _Order:
 
 class WorkerError(Exception):
     """What went wrong in a worker, with the place where it did."""
+
+
+def plain(error: OSError) -> OSError:
+    """Return the error of a file as one that any process understands."""
+    return OSError(error.errno, error.strerror or str(error), error.filename)
 
 
 def deadly(name: str, how: str) -> InputError:
@@ -110,6 +118,7 @@ class Pool:
     def _start(self) -> Path:
         if self._scratch is None:
             self._scratch = Path(tempfile.mkdtemp(prefix="fedbasis-pool-"))
+            resource_tracker.ensure_running()  # starting it later would let this thread hear Ctrl-C again
             with deaf_to_interrupts():
                 self._crew = [
                     _Hand(self._context, (self._method, device, self._threads, self._scratch), self._orders)
@@ -197,13 +206,14 @@ def _main_left_out(unless: Method) -> Iterator[None]:
     """Keep processes that start now from importing the user's script, which explodes if it lacks the guard
     ``if __name__ == "__main__"``; it is needed only where the method itself was written there.
     """
-    main = sys.modules["__main__"]
-    if type(unless).__module__ != "__main__":
-        sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    with STARTING:
+        main = sys.modules["__main__"]
+        if type(unless).__module__ != "__main__":
+            sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 def _work(line: Connection, method: Method, device: str, threads: int, scratch: Path) -> None:
@@ -224,6 +234,8 @@ def _work(line: Connection, method: Method, device: str, threads: int, scratch: 
                 pack.write(result, state)
             except InputError as error:
                 answer = error
+            except OSError as error:  # a full disk, for example, is nobody's bug
+                answer = plain(error)
             except Exception as error:  # noqa: BLE001  (it is raised again by whoever waits for it)
                 answer = WorkerError(f"{error!r} in a worker process\n{traceback.format_exc()}")
             line.send(answer)

@@ -73,7 +73,7 @@ def side_by_side(comparison: Comparison) -> Iterator[str | Table]:
         settings.add_row(Text(key), *(Text("-" if value is None else str(value)) for value in values))
     yield settings if comparison.settings else "No setting differs."
     clients = max((found.paired.clients for found in comparison.differences), default=0)
-    table = _table(f"Personalized accuracy (%, Last) of the same {clients} new clients")
+    table = _table(f"Personalized accuracy (%, Last) of the same {clients} clients")
     for column in ("size", "A", "B"):
         table.add_column(column, overflow="fold")
     for column in ("A %", "B %", "B - A", "95 % interval", "p", "w/t/l"):
