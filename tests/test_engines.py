@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ class TestPool:
         killed: list[int] = []
 
         def kill(number: int) -> None:
-            process = pool._crew[number % 2].process
+            process = worker(pool, number % 2)
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
             killed.append(process.pid)
@@ -127,8 +128,8 @@ class TestPool:
         main, pool = sys.modules["__main__"], pool_of(make("fedavg", recipe), 4)
         results = pool.run(slow, {"a": {}}, [0.0, *[0.5] * 4], ["w"] * 5)
         next(results)
-        for hand in pool._crew:
-            hand.process.kill()
+        for number in range(4):
+            worker(pool, number).kill()
         assert [rest for _, rest in results] == [0.5] * 4
         assert sys.modules["__main__"] is main
 
@@ -176,12 +177,12 @@ class TestPool:
             from fedbasis.engines.pool import Pool
             from fedbasis.models import Network
             from fedbasis.train import Preprocessing, Recipe
-            from test_engines import slow
+            from test_engines import slow, worker
             task = Task(Network("cnn-small", 3, 12), Recipe(Preprocessing(12)), 2)
             pool = Pool(METHODS["fedavg"](METHODS["fedavg"].Config(), task), ["cpu"] * 2)
             results = pool.run(slow, {{"a": {{}}}}, [0.0, 60.0, 60.0], ["a", "b", "c"])
             next(results)
-            print(*(hand.process.pid for hand in pool._crew), flush=True)
+            print(*(worker(pool, number).pid for number in range(2)), flush=True)
             print(pool._scratch, flush=True)
             time.sleep(60)
         """
@@ -200,6 +201,13 @@ class TestPool:
             time.sleep(0.05)
         assert not any(alive(pid) for pid in pids)
         assert not scratch.exists()
+
+
+def worker(pool: Pool, number: int) -> BaseProcess:
+    """A worker's process, as soon as it is there."""
+    while (process := pool._crew[number].process) is None:
+        time.sleep(0.01)
+    return process
 
 
 def alive(pid: int) -> bool:

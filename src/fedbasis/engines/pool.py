@@ -118,17 +118,15 @@ class Pool:
     def _start(self) -> Path:
         if self._scratch is None:
             self._scratch = Path(tempfile.mkdtemp(prefix="fedbasis-pool-"))
-            resource_tracker.ensure_running()  # starting it later would let this thread hear Ctrl-C again
-            with deaf_to_interrupts():
-                self._crew = [
-                    _Hand(self._context, (self._method, device, self._threads, self._scratch), self._orders)
-                    for device in self._devices
-                ]
+            self._crew = [
+                _Hand(self._context, (self._method, device, self._threads, self._scratch), self._orders)
+                for device in self._devices
+            ]
         return self._scratch
 
     def peak_memory(self) -> int:
         """Return the most bytes that this process and the workers have held so far; what they share counts for each."""
-        return peak_memory(*(hand.process.pid or 0 for hand in self._crew))
+        return peak_memory(*(hand.process.pid or 0 for hand in self._crew if hand.process is not None))
 
     def close(self) -> None:
         """End all processes at once and remove what they left."""
@@ -137,7 +135,7 @@ class Pool:
         for _ in self._crew:
             self._orders.put(None)
         for hand in self._crew:
-            hand.thread.join()
+            hand.thread.join(timeout=0.1)  # one that still starts its process ends it as soon as it is there
         self._crew, self._orders = [], queue.SimpleQueue()
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
@@ -150,45 +148,58 @@ class Pool:
 
 
 class _Hand:
-    """A worker process and the thread here that keeps it busy."""
+    """A worker process and the thread here that starts it, keeps it busy, and replaces it when it dies.
+
+    Nothing waits for a process to start but its own thread, so Ctrl-C is heard meanwhile.
+    """
 
     def __init__(self, context: Any, task: tuple[Any, ...], orders: "queue.SimpleQueue[_Order | None]") -> None:
         self._context, self._task, self._orders = context, task, orders
         self._ended = False
         self._lock = threading.Lock()
-        self.process, self._line = self._hire()
+        self.process: BaseProcess | None = None
+        self._line: Connection | None = None
         self.thread = threading.Thread(target=self._drive, daemon=True)
         self.thread.start()
 
-    def _hire(self) -> tuple[BaseProcess, Connection]:
+    def _hire(self) -> Connection | None:
+        """Start a process; nothing comes of it if nobody wants it any more."""
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs, *self._task), daemon=True)
-        with _main_left_out(unless=self._task[0]):
+        resource_tracker.ensure_running()  # starting it later would let this thread hear Ctrl-C again
+        with deaf_to_interrupts(), _main_left_out(unless=self._task[0]):
             process.start()
         theirs.close()  # so that the end of the process is the end of the line
-        return process, ours
+        with self._lock:
+            if self._ended:
+                process.kill()
+                return None
+            self.process, self._line = process, ours
+        return self._line
 
     def _drive(self) -> None:
         while (order := self._orders.get()) is not None and not self._ended:
-            answer = self._ask(order)
+            try:
+                answer = self._ask(order)
+            except Exception as error:  # noqa: BLE001  (it is raised again by whoever waits for it)
+                answer = (error,)
             if answer is not None:
                 order.answers.put((order, answer[0]))
 
     def _ask(self, order: _Order) -> tuple[Any] | None:
         """Have the job done, again if its process dies of it, and return its answer; none if nobody wants it now."""
         while True:
-            try:
-                self._line.send(order.message)
-                return (self._line.recv(),)
-            except (EOFError, OSError):
-                pass
-            with self._lock:
-                if self._ended:
-                    return None
-                self.process.join()
-                self._line.close()
-                code = self.process.exitcode
-                self.process, self._line = self._hire()
+            line = self._line or self._hire()
+            if line is None:
+                return None
+            with contextlib.suppress(EOFError, OSError):
+                line.send(order.message)
+                return (line.recv(),)
+            if self._ended or self.process is None:
+                return None
+            self.process.join()
+            line.close()
+            self._line, code = None, self.process.exitcode
             order.tries += 1
             if order.tries == TRIES:
                 return (deadly(order.name, f"exit code {code}"),)
@@ -197,8 +208,8 @@ class _Hand:
         """End the process at once."""
         with self._lock:
             self._ended = True
-            self.process.kill()
-            self.process.join()
+            if self.process is not None:
+                self.process.kill()
 
 
 @contextlib.contextmanager
