@@ -20,11 +20,11 @@ from measure import options, ratio, table, taking_turns
 from plain import random_images, shared_out
 
 NETWORKS = {
-    "cnn-small, 28 px, batch 16": (Network("cnn-small", 10, 28), 16),
-    "resnet10 of width 16, 32 px, batch 16": (Network("resnet10", 7, 32), 16),
-    "cnn, 32 px, batch 32": (Network("cnn", 10, 32), 32),
+    "cnn-small, 28 px, 160 images, batch 16": (Network("cnn-small", 10, 28), 160, 16),
+    "resnet10 of width 16, 32 px, 160 images, batch 16": (Network("resnet10", 7, 32), 160, 16),
+    "cnn, 32 px, 500 images, batch 32": (Network("cnn", 10, 32), 500, 32),  # as in throughput.py
 }
-CLIENTS, SAMPLES, K = 4, 160, 4
+CLIENTS, K = 4, 4
 BASES: dict[str, Any] = {"bases": K, "init": "random", "warm_start": 0.0}
 
 
@@ -48,9 +48,9 @@ def methods_of(network: Network, batch: int) -> dict[str, Method]:
     }
 
 
-def measured(network: Network, batch: int, repeats: int) -> dict[str, float]:
+def measured(network: Network, samples: int, batch: int, repeats: int) -> dict[str, float]:
     """Return the seconds a round of each."""
-    data = shared_out(*random_images(CLIENTS * SAMPLES, network.resolution, network.classes), CLIENTS)
+    data = shared_out(*random_images(CLIENTS * samples, network.resolution, network.classes), CLIENTS)
     rounds = {}
     for name, method in methods_of(network, batch).items():
         engine, server = Serial(method, data, 0), method.init(0)
@@ -62,8 +62,8 @@ def main() -> None:
     given = options(__doc__)
     torch.set_num_threads(1)
     rows = []
-    for name, (network, batch) in NETWORKS.items():
-        taken = measured(network, batch, 2 if given.quick else 11)
+    for name, (network, samples, batch) in NETWORKS.items():
+        taken = measured(network, samples, batch, 2 if given.quick else 7)
         for kind, seconds in taken.items():
             limit = "1.15" if kind == "FedBasis" else ""
             rows.append([name, kind, f"{1000 * seconds:.0f}", ratio(seconds, taken["FedAvg"]), limit])

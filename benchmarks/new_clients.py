@@ -160,7 +160,7 @@ class ByHand:
 def main() -> None:
     given = options(__doc__)
     torch.set_num_threads(1)
-    count, epochs, repeats = (8, 4, 2) if given.quick else (40, 20, 5)
+    count, epochs, repeats = (8, 4, 2) if given.quick else (40, 10, 3)
     clients = new_clients(count)
     task = Task(NETWORK, Recipe(Preprocessing(PIXELS)), rounds=2)
     bases = METHODS["fedbasis"].Config(**BASES)
