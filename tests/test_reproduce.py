@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +15,12 @@ from typer.testing import CliRunner
 
 from fedbasis import jobs as jobs_module
 from fedbasis.cli import app
-from fedbasis.experiment import Observer
+from fedbasis.experiment import Observer, Prepared
 from fedbasis.experiments import STUDIES, studies
 from fedbasis.experiments.base import Setup
 from fedbasis.experiments.plan import passes, plan
 from fedbasis.experiments.scales import SCALES
-from fedbasis.jobs import Job
+from fedbasis.jobs import Job, carry_out
 from fedbasis.reproduce import carry_out_plan, write_all
 from fedbasis.runs import Run, read_lines
 from pflbed.errors import InputError
@@ -200,6 +201,38 @@ def test_a_run_that_fails_stops_no_other_and_leaves_its_cells_empty(tmp_path: Pa
     assert "nowhere" in str(done.failed[0][1])
     (section,) = write_all(chosen, setup, done, tmp_path)
     assert [name.text for name, _ in section.tables[0].rows] == ["FedBasis"]
+
+
+def die(prepared: Prepared, run: Run) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stumble(prepared: Prepared, run: Run) -> None:
+    raise ZeroDivisionError("nobody foresaw this")
+
+
+UNFORESEEN = r"ZeroDivisionError: nobody foresaw this \(test_reproduce.py, line \d+\)"
+
+
+@pytest.mark.parametrize(("at_once", "traps"), [
+    (1, {stumble: UNFORESEEN}), (2, {die: r"this one was ended \(exit code -9\)", stumble: UNFORESEEN})
+])  # fmt: skip
+def test_whatever_happens_to_a_job_is_its_own_failure(
+    at_once: int, traps: dict[Callable[..., None], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))  # where the processes find the traps
+    experiment = next(iter(plan(studies(["cifar-new"]), Setup(SCALES["smoke"])))).experiment
+    afters = [*(f"test_reproduce:{trap.__name__}" for trap in traps), "", ""]
+    jobs = [Job(experiment.model_copy(update={"seed": seed}), after=after) for seed, after in enumerate(afters)]
+    results = dict(carry_out(jobs, tmp_path, [Observer()] * len(jobs), at_once))
+    assert sorted(results) == list(range(len(jobs)))
+    for number, sentence in enumerate(traps.values()):
+        assert isinstance(results[number], InputError)
+        assert re.search(sentence, str(results[number]))
+    for number in range(len(traps), len(jobs)):  # also in the process that took a dead one's place
+        run = results[number]
+        assert isinstance(run, Run)
+        assert run.done
 
 
 def test_jobs_that_train_alike_wait_for_each_other() -> None:
