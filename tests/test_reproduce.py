@@ -163,6 +163,22 @@ def test_every_table_at_the_cpu_scale_takes_at_most_ninety_minutes_on_two_cores(
         assert seconds / 2 / 60 <= 90, study.name
 
 
+@pytest.mark.parametrize("scale", ["smoke", "cpu"])
+def test_everybody_trains_for_the_scales_own_epochs(scale: str) -> None:
+    setup = Setup(SCALES[scale], strict=False)
+    found = {item.want.name: item.experiment for item in plan(studies(["cifar-participating", "table-2"]), setup)}
+    assert found["fedrep"].method.model_dump()["head_epochs"] == found["fedrep"].train.epochs
+    assert found["l2gd"].method.model_dump()["probability"] is None
+
+
+def test_figures_from_random_weights_ask_for_none() -> None:
+    setup = Setup(SCALES["cpu"], {"": "x"}, weights=None)
+    assert plan(studies(["collapse", "communication", "pca"]), setup)
+    given = Setup(SCALES["cpu"], {"": "x"}, weights="resnet.safetensors")
+    for item in plan(studies(["collapse", "communication", "pca"]), given):
+        assert item.experiment.model.weights is None
+
+
 CHILD = "from fedbasis.cli import main; main()"
 
 

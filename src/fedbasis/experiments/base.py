@@ -70,13 +70,10 @@ class Setup:
         sections = {"data": base.data, "model": base.model, "train": base.train, "personalize": base.personalize}
         raw: dict[str, Any] = {name: {**section, **changes.get(name, {})} for name, section in sections.items()}
         raw["data"]["source"] = self._place(base)
-        settings = {**(base.fedbasis if method == "fedbasis" else {}), **changes.get("settings", {})}
-        if base.pretrained and settings.get("init") != "random" and "weights" not in raw["model"]:
+        settings = {**self.scale.settings(bed, method), **changes.get("settings", {})}
+        if base.pretrained and "weights" not in raw["model"]:
             raw["model"] = {**raw["model"], "weights": self._weights(base)}
-        machine = {
-            **MACHINE,
-            **({"engine": "serial"} if self.scale.name == "smoke" else {}),
-        }
+        machine = {**MACHINE, **({"engine": "serial"} if self.scale.name == "smoke" else {})}
         return {**raw, "machine": machine, "seed": seed, "method": {"name": method, **settings}}
 
     def want(self, bed: str, method: str, seed: int, name: str = "", after: str = "", **changes: Any) -> Want:

@@ -16,7 +16,7 @@ from fedbasis.algorithms.base import Context
 from fedbasis.basis import BasisSet
 from fedbasis.experiment import Prepared
 from fedbasis.experiments import drawing, paper
-from fedbasis.experiments.base import Found, Setup, Study, Want
+from fedbasis.experiments.base import NO_WEIGHTS, Found, Setup, Study, Want
 from fedbasis.experiments.grids import PAPER, above, another_scale, claim, measured, number, percent, table, title
 from fedbasis.experiments.outcome import Outcome
 from fedbasis.report.section import Figure, Section
@@ -34,13 +34,14 @@ HOW, SIZE = "coefficients", "M"
 
 
 def random_want(setup: Setup, name: str, method: str, seed: int, settings: Mapping[str, Any], **more: Any) -> Want:
-    """Plan one of the runs on forty clients; ``more`` is as for every want."""
+    """Plan one of the runs on forty clients, from random weights; ``more`` is as for every want."""
     data = {"new_clients": 0, "split": [80, 0, 5, 15]} | ({"clients": 10} if setup.scale.name != "smoke" else {})
     scale, serve = setup.scale, {"whom": "participating", **more.pop("personalize", {})}
     train = {"rounds": scale.random_epochs // scale.random_round, "epochs": scale.random_round, **more.pop("train", {})}
     return setup.want(
-        scale.collapse, method, seed, name, data=data, train=train, personalize=serve, settings=settings, **more
-    )
+        scale.collapse, method, seed, name, data=data, model=NO_WEIGHTS, train=train, personalize=serve,
+        settings=settings, **more
+    )  # fmt: skip
 
 
 def trace(prepared: Prepared, run: Run) -> None:
