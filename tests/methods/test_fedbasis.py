@@ -187,7 +187,7 @@ def test_watching_reports_cosine_at_every_step(recipe: Recipe) -> None:
 def test_the_plain_entropy_is_that_of_psi_whatever_the_temperature(recipe: Recipe) -> None:
     method = make("fedbasis-random", recipe)
     assert method.config.model_dump()["tau"] < 1
-    seen: list[Tensor] = []
+    seen: list[torch.Tensor] = []
     context = Context(7, "c", method.task.network.workspace(), 0, lambda bases, psi: seen.append(psi.clone()))
     sent, _ = method.client_update(method.init(7), None, shapes_examples(16), context)
     powers = seen[-1].double().exp()
