@@ -65,8 +65,10 @@ def write_all(studies: Sequence[Study], setup: Setup, done: Done, out: Path) -> 
     found = Found({key: Outcome(run) for key, run in done.runs.items()})
     seeds = f"seed {setup.seeds[0]}" if len(setup.seeds) == 1 else f"seeds 0 to {setup.seeds[-1]}"
     scale = f"Scale {setup.scale.name}: {setup.scale.what}; {seeds}."
-    found_sections = [study.section(setup, found) for study in studies]
-    sections = [replace(section, text=[scale, *section.text]) for section in found_sections]
+    sections = []
+    for study in studies:
+        section = study.section(setup, found)
+        sections.append(replace(section, text=[scale, *found.lacking(study.wants(setup)), *section.text]))
     write_files(sections, out)
     write_report(list(done.runs.values()), out / "report.html", sections)
     return sections

@@ -138,10 +138,24 @@ class Found:
         return self._outcomes.get(want.key)
 
     def by_name(self, wants: list[Want], bed: str) -> dict[str, list[Outcome]]:
-        """Return the outcomes on one dataset under their names, a list over the seeds each."""
-        named: dict[str, list[Outcome]] = {}
+        """Return the outcomes on one dataset under their names, a list over the seeds each: those that all names have.
+
+        A mean over other seeds is a mean over other clients. A name of which nothing was found is left out.
+        """
+        named: dict[str, dict[int, Outcome]] = {}
         for want in wants:
             outcome = self.get(want) if want.bed == bed else None
             if outcome is not None:
-                named.setdefault(want.name, []).append(outcome)
-        return named
+                named.setdefault(want.name, {})[want.seed] = outcome
+        shared = set.intersection(*map(set, named.values())) if named else set()
+        return {name: [mine[seed] for seed in sorted(shared)] for name, mine in named.items() if shared}
+
+    def lacking(self, wants: list[Want]) -> list[str]:
+        """Say which runs there are not, and what this does to the rest."""
+        lost = [f"{want.name} on {want.bed}, seed {want.seed}" for want in wants if self.get(want) is None]
+        if not lost:
+            return []
+        return [
+            f"{len(lost)} of {len(wants)} runs are missing ({'; '.join(lost)}): what is left of a table, its marks and "
+            "its claims are over the seeds that all its rows have."
+        ]
