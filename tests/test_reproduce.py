@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fedbasis import jobs as jobs_module
@@ -22,9 +23,10 @@ from fedbasis.experiments.base import Setup
 from fedbasis.experiments.plan import passes, plan
 from fedbasis.experiments.scales import SCALES
 from fedbasis.jobs import Job, carry_out
-from fedbasis.reproduce import carry_out_plan, write_all
+from fedbasis.reproduce import carry_out_plan, workers_of_one, write_all
 from fedbasis.runs import Run, read_lines
 from pflbed.errors import InputError
+from pflbed.workers import cores
 
 NAMES = {
     "datasets": ("table-1",), "new-clients": ("table-2",), "regularized": ("table-3",),
@@ -140,8 +142,41 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(tmp_path: Path) -> None:
     assert not out.exists()
 
 
+def test_a_run_at_a_time_has_all_cores_but_for_the_smallest_scale() -> None:
+    cpu = plan(studies(["table-e"]), Setup(SCALES["cpu"], strict=False))
+    assert workers_of_one(cpu) == (1 if torch.cuda.is_available() else cores())
+    assert workers_of_one(plan(studies(["table-e"]), Setup(SCALES["smoke"]))) == 1
+
+
+def test_the_papers_first_table_is_quoted_as_printed(everything: tuple[Path, str]) -> None:
+    lines = (everything[0] / "tables" / "datasets.md").read_text().splitlines()
+    assert "| paper* pacs | 9K | 7 | 224² | Styles | PFLBed |" in lines
+    assert "| paper* cifar10 | 60K | 10/100 | 32² | None | Dirichlet |" in lines
+
+
+def test_when_no_run_ends_well_no_report_is_touched(tmp_path: Path) -> None:
+    for name in ("images", "out"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "out" / "report.html").write_text("of yesterday")
+    arguments = ["table-6", "--scale", "cpu", "--methods", "fedavg", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, ["reproduce", *arguments, "--cifar", str(tmp_path / "images")])
+    assert isinstance(result.exception, InputError)
+    assert "One of 1 runs at least must end well" in str(result.exception)
+    assert "fedavg on cifar10, seed 0:" in result.output
+    assert (tmp_path / "out" / "report.html").read_text() == "of yesterday"
+    assert not (tmp_path / "out" / "tables").exists()
+
+
 def test_data_and_weights_are_asked_for_before_anything_is_done(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    images, text = str(tmp_path / "images"), tmp_path / "text"
+    text.write_text("no tensors")
     for arguments, sentence in (
+        (["table-e", "--data", "x", "--weights", str(text)], "--data FOLDER must be a folder of images, but there is"),
+        (["table-6", "--cifar", str(text)], "--data cifar10=FOLDER must be a folder of images"),
+        (["table-e", "--data", images, "--weights", "x"], "--weights FILE must be a safetensors file, but there is no"),
+        (["table-e", "--data", images, "--weights", str(text)], "must be whole safetensors, but it is not"),
+        (["table-3", "--data", images, "--methods", "fedavg"], "these are per-fedavg-fo, pfedme, fedbasis."),
         (["table-2"], "needs PACS at 32 pixels, but its folder was not given; add --data pacs=FOLDER"),
         (["table-2", "--data", "x"], "starts from pretrained weights, but none were given; add --weights FILE"),
         (["table-2", "--data", "pcas=x"], "must name one of pacs,"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fedbasis.engines.choice import Machine, devices_of
 from fedbasis.experiment import Observer
 from fedbasis.experiments.base import Found, Setup, Study
 from fedbasis.experiments.outcome import Outcome
@@ -42,6 +43,16 @@ def estimates(items: Sequence[Item]) -> list[float]:
         seconds.append(passes(e).seconds(speeds[network], trained_before=item.alike in seen))
         seen.add(item.alike)
     return seconds
+
+
+def workers_of_one(items: Sequence[Item]) -> int:
+    """Return how many clients train at once when one run is done at a time, which then has the machine to itself."""
+    machines = {item.experiment.machine.engine: item.experiment.machine for item in items}
+    if not machines or "serial" in machines:
+        return 1
+    (machine,) = machines.values()
+    devices = devices_of(Machine(machine.engine, machine.workers, machine.device, machine.threads))
+    return len(devices) if set(devices) == {"cpu"} else len(set(devices))  # what shares a device shares its speed
 
 
 def carry_out_plan(

@@ -10,8 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
+from fedbasis import artifact
 from fedbasis.config import EMBEDDED, Experiment, parse
 from fedbasis.experiment import Prepared, prepare
 from fedbasis.experiments.outcome import Outcome
@@ -83,6 +85,17 @@ class Setup:
     def prepared(self, bed: str) -> Prepared:
         """Return a dataset split among clients, by the first seed."""
         return prepare(parse(self.raw(bed, "fedavg", self.seeds[0], personalize=WHOEVER, model=NO_WEIGHTS)))
+
+    def require_places(self) -> None:
+        """Refuse folders and weights that are not there, once and before the first run meets them."""
+        for name, folder in self.places.items():
+            if not Path(folder).is_dir():
+                option = f"--data {name}=FOLDER" if name else "--data FOLDER"
+                raise InputError(f"{option} must be a folder of images, but there is no folder {folder}.")
+        if self.weights is not None:
+            if not Path(self.weights).is_file():
+                raise InputError(f"--weights FILE must be a safetensors file, but there is no file {self.weights}.")
+            artifact.read_tensors(Path(self.weights))  # which says so if it is none
 
     def _place(self, bed: Bed) -> str:
         dataset = bed.data.get("dataset")

@@ -6,7 +6,7 @@ machine trains with the network, one thread. What methods cost beside FedAvg is 
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -18,6 +18,7 @@ from fedbasis.engines.choice import device_of
 from fedbasis.experiments.base import Setup, Study, Want
 from fedbasis.models import Network
 from fedbasis.personalize import KEPT
+from pflbed.errors import InputError
 from pflbed.sources import SOURCES
 
 COST: Mapping[str, float] = {"fedbasis": 2.1, "apfl": 2.0, "ditto": 2.0, "per-fedavg-hf": 1.7, "pfedme": 5.0}
@@ -55,7 +56,7 @@ def plan(studies: Sequence[Study], setup: Setup) -> list[Item]:
     """Collect the runs of all studies, each once; those that train alike stand together."""
     found: dict[str, tuple[Want, list[str], list[str]]] = {}
     for study in studies:
-        for want in study.wants(setup):
+        for want in _wants(study, setup):
             _, afters, names = found.setdefault(want.key, (want, [], []))
             afters += [want.after] if want.after and want.after not in afters else []
             names += [study.name] if study.name not in names else []
@@ -64,6 +65,19 @@ def plan(studies: Sequence[Study], setup: Setup) -> list[Item]:
     for item in items:
         groups.setdefault(item.alike, []).append(item)
     return [item for group in groups.values() for item in group]
+
+
+def _wants(study: Study, setup: Setup) -> list[Want]:
+    """List a study's runs; one that compares methods must be left at least one of them."""
+    wants = study.wants(setup)
+    everything = [] if wants else study.wants(replace(setup, methods=None, strict=False))
+    if everything:
+        names = dict.fromkeys(want.experiment.method_name for want in everything)
+        raise InputError(
+            f"--methods must leave {study.name} something to compare, but it names none of its methods; "
+            f"these are {', '.join(names)}."
+        )
+    return wants
 
 
 @dataclass(frozen=True)
