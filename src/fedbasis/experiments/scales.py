@@ -93,7 +93,7 @@ ROUNDS: Settings = {
 SHARDS: Settings = {"partition": "shards", "classes_per_client": 5, "resolution": 32, "sizes": {"M": 1.0}}
 SOME: Settings = {**SHARDS, "clients": 80, "new_clients": 20, "split": [76, 19, 5, 0]}
 ALL: Settings = {**SHARDS, "clients": 100, "new_clients": 0, "split": [95, 0, 5, 0]}
-# Our choice: the paper says "as in Collins et al. 2021" and no numbers.
+# Our choice: the paper refers to Collins et al. 2021 for these and prints none.
 CIFAR: Settings = {
     "rounds": 100, "epochs": 10, "batch": 10, "rate": 0.01, "momentum": 0.5, "decay": 0.0, "participation": 0.1
 }  # fmt: skip
