@@ -109,8 +109,13 @@ def test_cifar(name: str, clients: tuple[int, int], whom: str) -> None:
         assert e.personalize.epochs == 10
         assert (e.model.name, e.train.rounds, e.train.participation, e.train.batch) == ("cnn", 100, 0.1, 10)
         assert e.data.limit is None
+        own = e.method.model_dump()
         if want.name == "fedbasis":
-            assert e.method.model_dump()["bases"] == 3
+            assert own["bases"] == 3
+        if want.name == "l2gd":
+            assert own["probability"] is None  # the recipe's epochs, like everybody
+        if want.name == "fedrep":
+            assert own["head_epochs"] == 10  # Collins et al. 2021
     methods = {want.name for want in found}
     assert len(methods) == (12 if whom == "participating" else 3)
 
@@ -157,6 +162,7 @@ def test_coefficients_pca_and_curves() -> None:
     assert 4 * pca["pca-k"].data.clients == 40
     assert pca["pca-k"].method.model_dump()["components"] == 39
     assert pca["kmeans-k"].method.model_dump()["centroids"] == 4
+    assert {experiment.model.weights for experiment in pca.values()} == {None}
     curves = {want.name: want.experiment for want in wants("curves")}
     assert {want.bed for want in wants("curves")} == {"office-home"}
     for name in ("per-fedavg-fo", "fedbasis"):

@@ -1,28 +1,32 @@
 """Every table and figure by name: all of them at the smallest scale, runs shared, killed and taken up again."""
 
 import json
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fedbasis import jobs as jobs_module
 from fedbasis.cli import app
-from fedbasis.experiment import Observer
+from fedbasis.experiment import Observer, Prepared
 from fedbasis.experiments import STUDIES, studies
 from fedbasis.experiments.base import Setup
 from fedbasis.experiments.plan import passes, plan
 from fedbasis.experiments.scales import SCALES
-from fedbasis.jobs import Job
-from fedbasis.reproduce import carry_out_plan, write_all
+from fedbasis.jobs import Job, carry_out
+from fedbasis.reproduce import carry_out_plan, workers_of_one, write_all
 from fedbasis.runs import Run, read_lines
 from pflbed.errors import InputError
+from pflbed.workers import cores
 
 NAMES = {
     "datasets": ("table-1",), "new-clients": ("table-2",), "regularized": ("table-3",),
@@ -122,7 +126,9 @@ def test_curves_and_traces_are_measured_along_the_way(everything: tuple[Path, st
     assert curve[-1] == next(row["last"] for row in rows if row["size"] == "S")  # the end of training is the end
     traces = [read_lines(path) for path in (out / "runs").glob("*/trace.jsonl")]
     assert len(traces) == 2
-    assert all(0 < line["cosine"] <= 1 and line["entropy"] >= 0 for trace in traces for line in trace)
+    assert all(0 < line["cosine"] <= 1 for trace in traces for line in trace)
+    # Within the first round psi has hardly left zero: sharpened to tau = 0.1 or not, its own entropy is near ln 4.
+    assert all(1.3 < line["plain_entropy"] <= math.log(4) + 1e-6 for trace in traces for line in trace)
     (components,) = [read_lines(path) for path in (out / "runs").glob("*/components.jsonl")]
     assert [line["components"] for line in components] == [1, 2, 4, 7]
 
@@ -136,8 +142,41 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(tmp_path: Path) -> None:
     assert not out.exists()
 
 
+def test_a_run_at_a_time_has_all_cores_but_for_the_smallest_scale() -> None:
+    cpu = plan(studies(["table-e"]), Setup(SCALES["cpu"], strict=False))
+    assert workers_of_one(cpu) == (1 if torch.cuda.is_available() else cores())
+    assert workers_of_one(plan(studies(["table-e"]), Setup(SCALES["smoke"]))) == 1
+
+
+def test_the_papers_first_table_is_quoted_as_printed(everything: tuple[Path, str]) -> None:
+    lines = (everything[0] / "tables" / "datasets.md").read_text().splitlines()
+    assert r"| paper\* pacs | 9K | 7 | 224² | Styles | PFLBed |" in lines
+    assert r"| paper\* cifar10 | 60K | 10/100 | 32² | None | Dirichlet |" in lines
+
+
+def test_when_no_run_ends_well_no_report_is_touched(tmp_path: Path) -> None:
+    for name in ("images", "out"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "out" / "report.html").write_text("of yesterday")
+    arguments = ["table-6", "--scale", "cpu", "--methods", "fedavg", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, ["reproduce", *arguments, "--cifar", str(tmp_path / "images")])
+    assert isinstance(result.exception, InputError)
+    assert "One of 1 runs at least must end well" in str(result.exception)
+    assert "fedavg on cifar10, seed 0:" in result.output
+    assert (tmp_path / "out" / "report.html").read_text() == "of yesterday"
+    assert not (tmp_path / "out" / "tables").exists()
+
+
 def test_data_and_weights_are_asked_for_before_anything_is_done(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    images, text = str(tmp_path / "images"), tmp_path / "text"
+    text.write_text("no tensors")
     for arguments, sentence in (
+        (["table-e", "--data", "x", "--weights", str(text)], "--data FOLDER must be a folder of images, but there is"),
+        (["table-6", "--cifar", str(text)], "--data cifar10=FOLDER must be a folder of images"),
+        (["table-e", "--data", images, "--weights", "x"], "--weights FILE must be a safetensors file, but there is no"),
+        (["table-e", "--data", images, "--weights", str(text)], "must be whole safetensors, but it is not"),
+        (["table-3", "--data", images, "--methods", "fedavg"], "these are per-fedavg-fo, pfedme, fedbasis."),
         (["table-2"], "needs PACS at 32 pixels, but its folder was not given; add --data pacs=FOLDER"),
         (["table-2", "--data", "x"], "starts from pretrained weights, but none were given; add --weights FILE"),
         (["table-2", "--data", "pcas=x"], "must name one of pacs,"),
@@ -160,6 +199,22 @@ def test_every_table_at_the_cpu_scale_takes_at_most_ninety_minutes_on_two_cores(
             seconds += passes(item.experiment).seconds(speed, item.alike in seen)
             seen.add(item.alike)
         assert seconds / 2 / 60 <= 90, study.name
+
+
+@pytest.mark.parametrize("scale", ["smoke", "cpu"])
+def test_everybody_trains_for_the_scales_own_epochs(scale: str) -> None:
+    setup = Setup(SCALES[scale], strict=False)
+    found = {item.want.name: item.experiment for item in plan(studies(["cifar-participating", "table-2"]), setup)}
+    assert found["fedrep"].method.model_dump()["head_epochs"] == found["fedrep"].train.epochs
+    assert found["l2gd"].method.model_dump()["probability"] is None
+
+
+def test_figures_from_random_weights_ask_for_none() -> None:
+    setup = Setup(SCALES["cpu"], {"": "x"}, weights=None)
+    assert plan(studies(["collapse", "communication", "pca"]), setup)
+    given = Setup(SCALES["cpu"], {"": "x"}, weights="resnet.safetensors")
+    for item in plan(studies(["collapse", "communication", "pca"]), given):
+        assert item.experiment.model.weights is None
 
 
 CHILD = "from fedbasis.cli import main; main()"
@@ -200,6 +255,38 @@ def test_a_run_that_fails_stops_no_other_and_leaves_its_cells_empty(tmp_path: Pa
     assert "nowhere" in str(done.failed[0][1])
     (section,) = write_all(chosen, setup, done, tmp_path)
     assert [name.text for name, _ in section.tables[0].rows] == ["FedBasis"]
+
+
+def die(prepared: Prepared, run: Run) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stumble(prepared: Prepared, run: Run) -> None:
+    raise ZeroDivisionError("nobody foresaw this")
+
+
+UNFORESEEN = r"ZeroDivisionError: nobody foresaw this \(test_reproduce.py, line \d+\)"
+
+
+@pytest.mark.parametrize(("at_once", "traps"), [
+    (1, {stumble: UNFORESEEN}), (2, {die: r"this one was ended \(exit code -9\)", stumble: UNFORESEEN})
+])  # fmt: skip
+def test_whatever_happens_to_a_job_is_its_own_failure(
+    at_once: int, traps: dict[Callable[..., None], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))  # where the processes find the traps
+    experiment = next(iter(plan(studies(["cifar-new"]), Setup(SCALES["smoke"])))).experiment
+    afters = [*(f"test_reproduce:{trap.__name__}" for trap in traps), "", ""]
+    jobs = [Job(experiment.model_copy(update={"seed": seed}), after=after) for seed, after in enumerate(afters)]
+    results = dict(carry_out(jobs, tmp_path, [Observer()] * len(jobs), at_once))
+    assert sorted(results) == list(range(len(jobs)))
+    for number, sentence in enumerate(traps.values()):
+        assert isinstance(results[number], InputError)
+        assert re.search(sentence, str(results[number]))
+    for number in range(len(traps), len(jobs)):  # also in the process that took a dead one's place
+        run = results[number]
+        assert isinstance(run, Run)
+        assert run.done
 
 
 def test_jobs_that_train_alike_wait_for_each_other() -> None:

@@ -18,9 +18,7 @@ from fedbasis.train import Examples, FlatSGD, MeanLoss, Recipe, backward_passes,
 
 OptimizerName = Literal["sgd", "adam"]
 Only = tuple[int, int] | None
-Watch = (
-    Callable[[BasisSet, Tensor], None] | None
-)  # called after every local step with the bases and alpha of that moment
+Watch = Callable[[BasisSet, Tensor], None] | None  # called after every local step with the bases and psi of that moment
 
 
 @dataclass(frozen=True)
@@ -70,12 +68,10 @@ def learn_coefficients(
         offset = torch.zeros_like(model.weights[classifier])
         free = FlatSGD([offset], [model.gradients[classifier]], [recipe.rate], [0.0], recipe.momentum)
 
-    def refresh() -> Tensor:
-        weights = coefficients.alpha(psi)
-        bases.combine_into(coefficients.combination(weights, bases.major), model)
+    def refresh() -> None:
+        bases.combine_into(coefficients.combination(coefficients.alpha(psi), bases.major), model)
         if classifier is not None:
             model.weights[classifier] += offset
-        return weights
 
     refresh()
     for epoch_ends, loss in backward_passes(
@@ -86,9 +82,9 @@ def learn_coefficients(
         if free is not None and classifier is not None:
             model.gradients[classifier].add_(model.weights[classifier], alpha=recipe.decay)
             free.step()
-        weights = refresh()
+        refresh()
         if work.watch is not None:
-            work.watch(bases, weights)
+            work.watch(bases, psi)
         yield epoch_ends, loss
 
 
@@ -111,14 +107,13 @@ def train_factored(
 
 
 def watch_rebuilt(
-    bases: BasisSet, weights: Tensor, model: FlatModel, watch: Callable[[BasisSet, Tensor], None]
+    bases: BasisSet, psi: Tensor, c: Tensor, model: FlatModel, watch: Callable[[BasisSet, Tensor], None]
 ) -> Callable[[Tensor], None]:
     """Show the bases that the combined model stands for, step by step, while it alone is trained."""
-    c = coefficients.combination(weights, bases.major)
 
     def on_step(a: Tensor) -> None:
         now = zip(bases.weights, c.unbind(), a, model.weights, strict=True)
-        watch(replace(bases, weights=[rebuild(*block) for block in now]), weights)
+        watch(replace(bases, weights=[rebuild(*block) for block in now]), psi)
 
     return on_step
 
@@ -140,8 +135,7 @@ def train_bases(
     """
     recipe, model, major = work.recipe, work.model, bases.major
     trained = replace(bases, weights=[matrix.clone() for matrix in bases.weights])
-    weights = coefficients.alpha(psi, tau)
-    c = coefficients.combination(weights, major)
+    c = coefficients.combination(coefficients.alpha(psi, tau), major)
     trained.combine_into(c, model)
     gradients = [torch.zeros_like(matrix) for matrix in trained.weights]
     rates = FactoredRates.of(c, recipe.rate, recipe.momentum, recipe.decay, per_model).basis_rates
@@ -154,14 +148,13 @@ def train_bases(
         if psi_stepper is not None:
             _set_gradient(psi, coefficients.pull_back(psi, trained.pull_back(model.gradients), major, tau))
             psi_stepper.step()
-            weights = coefficients.alpha(psi, tau)
-            c = coefficients.combination(weights, major)
+            c = coefficients.combination(coefficients.alpha(psi, tau), major)
         stepper.step()
         for matrix, row, flat in zip(trained.weights, c.unbind(), model.weights, strict=True):
             torch.mv(matrix.t(), row, out=flat)
         mean.add(loss)
         if work.watch is not None:
-            work.watch(trained, weights)
+            work.watch(trained, psi)
     return mean, trained
 
 

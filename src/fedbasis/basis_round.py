@@ -37,7 +37,7 @@ def train_locally(
         weights = coefficients.alpha(psi, config.tau)
         c = coefficients.combination(weights, config.major)
         bases.combine_into(c, work.model)
-        watch = watch_rebuilt(bases, weights, work.model, work.watch) if work.watch else None
+        watch = watch_rebuilt(bases, psi, c, work.model, work.watch) if work.watch else None
         del bases  # one model is all that the basis epochs need
         loss, a = train_factored(work, c, then, per_model, watch)
         upload, trained = Upload(work.model.tensors(), weights.cpu(), a), None

@@ -1,18 +1,19 @@
 """Carry out several experiments at once, in a few processes that take one after another, with one observer each.
 
 Two processes of one thread each beat one process of two threads for small networks. Experiments that train alike never
-run at the same time: the second takes over the first one's training. A process that fails or is killed leaves its run
-as it was, so starting again goes on from there.
+run at the same time: the second takes over the first one's training. Whatever goes wrong with one of them, even the
+death of its process, is that one's failure alone; its run stays as it was, so starting again goes on from there.
 """
 
+import contextlib
 import importlib
 import multiprocessing
-import queue
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 from fedbasis.config import Experiment, parse
 from fedbasis.experiment import Observer, execute, prepare
@@ -23,6 +24,7 @@ from pflbed.errors import InputError
 from pflbed.interrupts import deaf_to_interrupts
 
 EVENTS = ("decoding", "bad_images", "working", "client", "round", "served")
+Failure = InputError | OSError
 
 
 @dataclass(frozen=True)
@@ -39,14 +41,14 @@ class Job:
 class _Relay(Observer):
     """Send every event to the parent process."""
 
-    def __init__(self, index: int, events: Any) -> None:
-        self._index, self._events = index, events
+    def __init__(self, line: Connection) -> None:
+        self._line = line
         for name in EVENTS:
-            setattr(self, name, lambda *args, _name=name: self._events.put((self._index, _name, args)))
+            setattr(self, name, lambda *args, _name=name: self._line.send((_name, args)))
 
     def started(self, run: Run, method: str, rounds_done: int, rounds: int, jobs_done: int, jobs: int) -> None:
         """Tell that the run begins."""
-        self._events.put((self._index, "started", (run, method, rounds_done, rounds, jobs_done, jobs)))
+        self._line.send(("started", (run, method, rounds_done, rounds, jobs_done, jobs)))
 
 
 def _carry_out(job: Job, out: Path, observer: Observer) -> Run:
@@ -60,16 +62,30 @@ def _carry_out(job: Job, out: Path, observer: Observer) -> Run:
     return run
 
 
-def _work(tasks: Any, out: Path, events: Any) -> None:
+def _work(line: Connection, out: Path) -> None:
+    """Do what comes down the line, one after another, in a process of its own."""
     end_with_parent()
-    for index, raw, after in iter(tasks.get, None):
+    while True:
+        raw, after = line.recv()
+        answer: tuple[str, Path | Failure]
         try:
-            run = _carry_out(Job(parse(raw), after=after), out, _Relay(index, events))
-            events.put((index, "finished", run.folder))
-        except InputError as error:
-            events.put((index, "failed", error))
-        except OSError as error:
-            events.put((index, "failed", OSError(error.errno, error.strerror or str(error), error.filename)))
+            answer = "finished", _carry_out(Job(parse(raw), after=after), out, _Relay(line)).folder
+        except Exception as error:  # noqa: BLE001  (it is told to whoever waits for it)
+            answer = "failed", _told(error)
+        line.send(answer)
+
+
+def _told(error: Exception) -> Failure:
+    """Make of any error one that can travel between processes and says in a sentence what happened, and where."""
+    if isinstance(error, InputError):
+        return InputError(str(error))
+    if isinstance(error, OSError):
+        return OSError(error.errno, error.strerror or str(error), error.filename)
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return InputError(
+        f"A run must end well, but this one met an error that nobody foresaw, {type(error).__name__}: {error} "
+        f"({Path(where.filename).name}, line {where.lineno}); what it did until then is kept."
+    )
 
 
 def execute_all(experiments: Sequence[Experiment], out: Path, observers: Sequence[Observer]) -> list[Run]:
@@ -84,68 +100,96 @@ def execute_all(experiments: Sequence[Experiment], out: Path, observers: Sequenc
 
 def carry_out(
     jobs: Sequence[Job], out: Path, observers: Sequence[Observer], at_once: int
-) -> Iterator[tuple[int, Run | InputError | OSError]]:
+) -> Iterator[tuple[int, Run | Failure]]:
     """Do all jobs, so many at a time, and yield ``(number, run)`` as they end, or what was wrong with one.
 
     One at a time is done in this process. Whoever stops iterating stops the work.
     """
     if at_once == 1:
         for index, job in enumerate(jobs):
+            result: Run | Failure
             try:
-                yield index, _carry_out(job, out, observers[index])
-            except (InputError, OSError) as error:
-                yield index, error
+                result = _carry_out(job, out, observers[index])
+            except Exception as error:  # noqa: BLE001  (the other jobs go on)
+                result = _told(error)
+            yield index, result
         return
-    context = multiprocessing.get_context("spawn")
-    events, tasks = context.Queue(), [context.Queue() for _ in range(min(at_once, len(jobs)))]
-    workers = [context.Process(target=_work, args=(mine, out, events), daemon=True) for mine in tasks]
-    waiting, busy = list(range(len(jobs))), dict[int, int]()
+    workers, waiting = list[_Worker](), list(range(len(jobs)))
     try:
-        with deaf_to_interrupts():
+        while len(workers) < min(at_once, len(jobs)):
+            workers.append(_Worker(out))
+        while waiting or any(worker.job is not None for worker in workers):
             for worker in workers:
-                worker.start()
-        while waiting or busy:
-            for number in range(len(workers)):
-                chosen = None if number in busy else _next(jobs, waiting, busy.values())
+                running = [other.job for other in workers if other.job is not None]
+                chosen = _next(jobs, waiting, running) if worker.job is None else None
                 if chosen is not None:
                     waiting.remove(chosen)
-                    busy[number] = chosen
-                    tasks[number].put((chosen, jobs[chosen].experiment.as_dict(), jobs[chosen].after))
-            ended = _take(events, workers, observers, busy)
-            if ended is not None:
-                yield ended
+                    worker.give(chosen, jobs[chosen])
+            lines = wait([worker.line for worker in workers if worker.job is not None])
+            for worker in [worker for worker in workers if worker.line in lines]:
+                ended = worker.take(observers)
+                if ended is not None:
+                    yield ended
     finally:
-        started = [worker for worker in workers if worker.pid is not None]
-        for worker in started:
-            worker.terminate()
-        for worker in started:
-            worker.join()
-        for channel in (events, *tasks):
-            channel.close()
+        for worker in workers:
+            worker.end()
+
+
+class _Worker:
+    """A process that does jobs, and the line to it; when it dies, a new one takes its place.
+
+    Every process has a line of its own, since one that is killed while it writes would block a line shared by all.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self.job: int | None = None
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.line, theirs = context.Pipe()
+        self._process: BaseProcess = context.Process(target=_work, args=(theirs, self._out), daemon=True)
+        with deaf_to_interrupts():
+            self._process.start()
+        theirs.close()  # so that the line ends with the process
+
+    def give(self, number: int, job: Job) -> None:
+        """Let the process do a job."""
+        self.job = number
+        with contextlib.suppress(OSError):  # it died just now: ``take`` finds out
+            self.line.send((job.experiment.as_dict(), job.after))
+
+    def take(self, observers: Sequence[Observer]) -> tuple[int, Run | Failure] | None:
+        """Pass one event on; return the job's number and what came of it, if it ended."""
+        number = self.job
+        assert number is not None
+        try:
+            event, value = self.line.recv()
+        except (EOFError, OSError):
+            self.end()
+            event, value = "failed", self._death()
+            self._start()
+        if event not in ("finished", "failed"):
+            getattr(observers[number], event)(*value)
+            return None
+        self.job = None
+        return number, Run(value) if event == "finished" else value
+
+    def _death(self) -> InputError:
+        return InputError(
+            f"A process must live until its run ends, but this one was ended (exit code {self._process.exitcode}); "
+            "there may be too little memory for so many at once. The same command goes on from its last checkpoint."
+        )
+
+    def end(self) -> None:
+        """End the process."""
+        self._process.terminate()
+        self._process.join()
+        self.line.close()
 
 
 def _next(jobs: Sequence[Job], waiting: Sequence[int], running: Iterable[int]) -> int | None:
     """Choose the first job that may begin."""
     taken = {jobs[index].alike for index in running} - {""}
     return next((index for index in waiting if jobs[index].alike not in taken), None)
-
-
-def _take(
-    events: Any, workers: Sequence[BaseProcess], observers: Sequence[Observer], busy: dict[int, int]
-) -> tuple[int, Run | InputError | OSError] | None:
-    """Pass one event on; return what ended with it, if anything."""
-    try:
-        index, event, value = events.get(timeout=0.5)
-    except queue.Empty:
-        dead = [workers[number] for number in busy if not workers[number].is_alive()]
-        if dead and events.empty():
-            raise InputError(
-                f"A training process ended before its work was done (exit code {dead[0].exitcode}); "
-                "run the same command again to go on from its last checkpoint."
-            ) from None
-        return None
-    if event not in ("finished", "failed"):
-        getattr(observers[index], event)(*value)
-        return None
-    del busy[next(number for number, task in busy.items() if task == index)]
-    return index, Run(value) if event == "finished" else value

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fedbasis.engines.choice import Machine, devices_of
 from fedbasis.experiment import Observer
 from fedbasis.experiments.base import Found, Setup, Study
 from fedbasis.experiments.outcome import Outcome
@@ -44,6 +45,16 @@ def estimates(items: Sequence[Item]) -> list[float]:
     return seconds
 
 
+def workers_of_one(items: Sequence[Item]) -> int:
+    """Return how many clients train at once when one run is done at a time, which then has the machine to itself."""
+    machines = {item.experiment.machine.engine: item.experiment.machine for item in items}
+    if not machines or "serial" in machines:
+        return 1
+    (machine,) = machines.values()
+    devices = devices_of(Machine(machine.engine, machine.workers, machine.device, machine.threads))
+    return len(devices) if set(devices) == {"cpu"} else len(set(devices))  # what shares a device shares its speed
+
+
 def carry_out_plan(
     items: Sequence[Item], out: Path, jobs: int, watch: Callable[[int, Item], Observer], ended: Callable[[int], None]
 ) -> Done:
@@ -65,8 +76,10 @@ def write_all(studies: Sequence[Study], setup: Setup, done: Done, out: Path) -> 
     found = Found({key: Outcome(run) for key, run in done.runs.items()})
     seeds = f"seed {setup.seeds[0]}" if len(setup.seeds) == 1 else f"seeds 0 to {setup.seeds[-1]}"
     scale = f"Scale {setup.scale.name}: {setup.scale.what}; {seeds}."
-    found_sections = [study.section(setup, found) for study in studies]
-    sections = [replace(section, text=[scale, *section.text]) for section in found_sections]
+    sections = []
+    for study in studies:
+        section = study.section(setup, found)
+        sections.append(replace(section, text=[scale, *found.lacking(study.wants(setup)), *section.text]))
     write_files(sections, out)
     write_report(list(done.runs.values()), out / "report.html", sections)
     return sections

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -41,7 +42,7 @@ def reproduce(
     weights: Annotated[str | None, typer.Option(help="Pretrained weights (safetensors) of the network.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds, from 0; unset: the scale's own.")] = None,
     methods: Annotated[str | None, typer.Option(help="Only these where methods are compared, with commas.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at once, each a process of one thread.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at once, each on one core; 1: one on all cores.")] = 1,
     out: Annotated[Path, typer.Option(help="Where runs, report.html, tables and figures go.")] = Path("reproduced"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and its time; run nothing.")] = False,
 ) -> None:
@@ -53,25 +54,35 @@ def reproduce(
     from fedbasis.experiments.base import Setup
     from fedbasis.experiments.plan import plan
     from fedbasis.experiments.scales import SCALES
-    from fedbasis.reproduce import carry_out_plan, estimates, write_all
+    from fedbasis.reproduce import carry_out_plan, estimates, workers_of_one, write_all
 
     chosen, size = studies(names), SCALES[scale.value]
     setup = Setup(
         size, _places(data or [], cifar), weights, tuple(range(seeds or size.seeds)), _methods(methods), not dry_run
     )
     items = plan(chosen, setup)
+    if not dry_run:
+        setup.require_places()
+        writable(out)
     seconds = estimates(items)
     if dry_run:
         console.print(_plan_table(items, seconds, size.what))
+        side_by_side = jobs if jobs > 1 else workers_of_one(items)
         console.print(
-            f"In all about {_time(sum(seconds))} on one core, {_time(sum(seconds) / jobs)} with --jobs {jobs}."
+            f"In all about {_time(sum(seconds))} on one core, {_time(sum(seconds) / side_by_side)} with --jobs {jobs}"
+            f"{f' (a run at a time, its clients on {side_by_side} cores)' if side_by_side > jobs else ''}."
         )
         return
-    writable(out)
     with _Progress(items, seconds) as progress:
         done = carry_out_plan(items, out, jobs, progress.observer, progress.ended)
     for item, error in done.failed:
-        console.print(f"[red]{item.want.name} on {item.want.bed}, seed {item.want.seed}:[/red] {error}", soft_wrap=True)
+        name = f"[red]{item.want.name} on {item.want.bed}, seed {item.want.seed}:[/red]"
+        console.print(f"{name} {escape(str(error))}", soft_wrap=True)
+    if items and not done.runs:
+        raise InputError(
+            f"One of {len(items)} runs at least must end well, but none did (see above); no report is written, and the "
+            "same command tries them again."
+        )
     for section in write_all(chosen, setup, done, out):
         console.print(f"\n[bold]{section.title}[/bold] ({section.name})")
         for paragraph in section.text:

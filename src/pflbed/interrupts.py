@@ -4,6 +4,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 
 
 @contextlib.contextmanager
@@ -12,6 +13,7 @@ def deaf_to_interrupts() -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
+    resource_tracker.ensure_running()  # it comes with the first process, and its start would end the deafness
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # one for this process is heard afterwards
     try:
         yield

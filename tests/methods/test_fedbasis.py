@@ -176,9 +176,23 @@ def test_communicating_every_step_makes_one_step_a_round_and_keeps_psi(recipe: R
 def test_watching_reports_cosine_at_every_step(recipe: Recipe) -> None:
     method = make("fedbasis-random", recipe)
     seen: list[float] = []
-    context = Context(7, "c", method.task.network.workspace(), 0, lambda bases, alpha: seen.append(bases.cosine()[0]))
+    context = Context(7, "c", method.task.network.workspace(), 0, lambda bases, psi: seen.append(bases.cosine()[0]))
     method.client_update(method.init(7), None, shapes_examples(16), context)
     steps = 2 * 2 * recipe.epochs  # two batches an epoch, coefficients and bases
     assert len(seen) == steps
     assert seen[steps // 2 - 1] == seen[0]  # frozen while coefficients are learned
     assert seen[-1] != seen[0]  # and moved while the client trains them
+
+
+def test_the_plain_entropy_is_that_of_psi_whatever_the_temperature(recipe: Recipe) -> None:
+    method = make("fedbasis-random", recipe)
+    assert method.config.model_dump()["tau"] < 1
+    seen: list[torch.Tensor] = []
+    context = Context(7, "c", method.task.network.workspace(), 0, lambda bases, psi: seen.append(psi.clone()))
+    sent, _ = method.client_update(method.init(7), None, shapes_examples(16), context)
+    powers = seen[-1].double().exp()
+    shares = powers / powers.sum(1, keepdim=True)
+    expected = float((-shares * shares.log()).sum(1).mean())
+    assert sent.numbers["plain_entropy"] == pytest.approx(expected, rel=1e-5)
+    sharpened = [value for key, value in sent.numbers.items() if key.startswith("entropy/")]
+    assert sum(sharpened) / len(sharpened) < 0.95 * expected

@@ -85,6 +85,7 @@ class FedBasis(Method):
             self.config, work, lambda: self._bases(received, context), psi, *generators
         )
         numbers = {**losses, "examples": float(len(data)), **coefficients.describe(self.task.layout.blocks, weights)}
+        numbers["plain_entropy"] = float(coefficients.entropy(coefficients.alpha(psi)).mean())  # whatever tau is
         keeps = {"coefficients": {"psi": psi.cpu().clone()}} if self._only is not None else None
         return Sent(sent, numbers), keeps
 

@@ -10,8 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
+from fedbasis import artifact
 from fedbasis.config import EMBEDDED, Experiment, parse
 from fedbasis.experiment import Prepared, prepare
 from fedbasis.experiments.outcome import Outcome
@@ -70,13 +72,10 @@ class Setup:
         sections = {"data": base.data, "model": base.model, "train": base.train, "personalize": base.personalize}
         raw: dict[str, Any] = {name: {**section, **changes.get(name, {})} for name, section in sections.items()}
         raw["data"]["source"] = self._place(base)
-        settings = {**(base.fedbasis if method == "fedbasis" else {}), **changes.get("settings", {})}
-        if base.pretrained and settings.get("init") != "random" and "weights" not in raw["model"]:
+        settings = {**self.scale.settings(bed, method), **changes.get("settings", {})}
+        if base.pretrained and "weights" not in raw["model"]:
             raw["model"] = {**raw["model"], "weights": self._weights(base)}
-        machine = {
-            **MACHINE,
-            **({"engine": "serial"} if self.scale.name == "smoke" else {}),
-        }
+        machine = {**MACHINE, **({"engine": "serial"} if self.scale.name == "smoke" else {})}
         return {**raw, "machine": machine, "seed": seed, "method": {"name": method, **settings}}
 
     def want(self, bed: str, method: str, seed: int, name: str = "", after: str = "", **changes: Any) -> Want:
@@ -86,6 +85,17 @@ class Setup:
     def prepared(self, bed: str) -> Prepared:
         """Return a dataset split among clients, by the first seed."""
         return prepare(parse(self.raw(bed, "fedavg", self.seeds[0], personalize=WHOEVER, model=NO_WEIGHTS)))
+
+    def require_places(self) -> None:
+        """Refuse folders and weights that are not there, once and before the first run meets them."""
+        for name, folder in self.places.items():
+            if not Path(folder).is_dir():
+                option = f"--data {name}=FOLDER" if name else "--data FOLDER"
+                raise InputError(f"{option} must be a folder of images, but there is no folder {folder}.")
+        if self.weights is not None:
+            if not Path(self.weights).is_file():
+                raise InputError(f"--weights FILE must be a safetensors file, but there is no file {self.weights}.")
+            artifact.read_tensors(Path(self.weights))  # which says so if it is none
 
     def _place(self, bed: Bed) -> str:
         dataset = bed.data.get("dataset")
@@ -141,10 +151,24 @@ class Found:
         return self._outcomes.get(want.key)
 
     def by_name(self, wants: list[Want], bed: str) -> dict[str, list[Outcome]]:
-        """Return the outcomes on one dataset under their names, a list over the seeds each."""
-        named: dict[str, list[Outcome]] = {}
+        """Return the outcomes on one dataset under their names, a list over the seeds each: those that all names have.
+
+        A mean over other seeds is a mean over other clients. A name of which nothing was found is left out.
+        """
+        named: dict[str, dict[int, Outcome]] = {}
         for want in wants:
             outcome = self.get(want) if want.bed == bed else None
             if outcome is not None:
-                named.setdefault(want.name, []).append(outcome)
-        return named
+                named.setdefault(want.name, {})[want.seed] = outcome
+        shared = set.intersection(*map(set, named.values())) if named else set()
+        return {name: [mine[seed] for seed in sorted(shared)] for name, mine in named.items() if shared}
+
+    def lacking(self, wants: list[Want]) -> list[str]:
+        """Say which runs there are not, and what this does to the rest."""
+        lost = [f"{want.name} on {want.bed}, seed {want.seed}" for want in wants if self.get(want) is None]
+        if not lost:
+            return []
+        return [
+            f"{len(lost)} of {len(wants)} runs are missing ({'; '.join(lost)}): what is left of a table, its marks and "
+            "its claims are over the seeds that all its rows have."
+        ]

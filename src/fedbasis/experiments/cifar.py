@@ -10,7 +10,18 @@ from typing import ClassVar
 
 from fedbasis.experiments import paper
 from fedbasis.experiments.base import Found, Setup, Study, Want
-from fedbasis.experiments.grids import PAPER, another_scale, claim, measured, number, percent, printed, table, title
+from fedbasis.experiments.grids import (
+    PAPER,
+    another_scale,
+    budget,
+    claim,
+    measured,
+    number,
+    percent,
+    printed,
+    table,
+    title,
+)
 from fedbasis.experiments.new_clients import rows_of
 from fedbasis.experiments.outcome import Outcome
 from fedbasis.experiments.paper import Key
@@ -56,7 +67,8 @@ class CifarNew(Study):
         for bed in self.beds(setup):
             runs = found.by_name(self.wants(setup), bed)
             tables.append(self._grid(setup, bed, runs))
-            text += [another_scale(setup, bed, printed(setup, bed)), *self._claims(setup, bed, runs)]
+            text += [another_scale(setup, bed, printed(setup, bed)), budget(setup, bed, runs)]
+            text += self._claims(setup, bed, runs)
         return Section(self.name, self.title, text, tables)
 
     def _grid(self, setup: Setup, bed: str, runs: Mapping[str, Sequence[Outcome]]) -> Grid:

@@ -5,7 +5,7 @@ bases grow alike and the coefficients even, unless clients communicate after eve
 sharpening works against it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,14 +16,15 @@ from fedbasis.algorithms.base import Context
 from fedbasis.basis import BasisSet
 from fedbasis.experiment import Prepared
 from fedbasis.experiments import drawing, paper
-from fedbasis.experiments.base import Found, Setup, Study, Want
+from fedbasis.experiments.base import NO_WEIGHTS, Found, Setup, Study, Want
 from fedbasis.experiments.grids import PAPER, above, another_scale, claim, measured, number, percent, table, title
-from fedbasis.experiments.outcome import Outcome
 from fedbasis.report.section import Figure, Section
-from fedbasis.runs import Run, rewrite_lines
+from fedbasis.runs import Run, read_lines, rewrite_lines
 from fedbasis.train import examples_of
 
 TRACE = "trace.jsonl"
+COSINE, ENTROPY = "cosine", "plain_entropy"
+"""Entropy is always that of softmax(psi): a sharpened softmax has less of it, whatever the coefficients learned."""
 JOINT: Mapping[str, Any] = {
     "bases": 4, "init": "random", "warm_start": 0.0, "major": False, "tau": 1.0, "coordinate_descent": False,
     "upload": "full", "aggregation": "mean", "rate": "per-basis",
@@ -31,28 +32,30 @@ JOINT: Mapping[str, Any] = {
 APART: Mapping[str, Any] = {**JOINT, "coordinate_descent": True, "tau": 0.1}
 NAMES = {"joint": "trained together", "apart": "coordinate descent"}
 HOW, SIZE = "coefficients", "M"
+OFTEN = "every step"
 
 
 def random_want(setup: Setup, name: str, method: str, seed: int, settings: Mapping[str, Any], **more: Any) -> Want:
-    """Plan one of the runs on forty clients; ``more`` is as for every want."""
+    """Plan one of the runs on forty clients, from random weights; ``more`` is as for every want."""
     data = {"new_clients": 0, "split": [80, 0, 5, 15]} | ({"clients": 10} if setup.scale.name != "smoke" else {})
     scale, serve = setup.scale, {"whom": "participating", **more.pop("personalize", {})}
     train = {"rounds": scale.random_epochs // scale.random_round, "epochs": scale.random_round, **more.pop("train", {})}
     return setup.want(
-        scale.collapse, method, seed, name, data=data, train=train, personalize=serve, settings=settings, **more
-    )
+        scale.collapse, method, seed, name, data=data, model=NO_WEIGHTS, train=train, personalize=serve,
+        settings=settings, **more
+    )  # fmt: skip
 
 
 def trace(prepared: Prepared, run: Run) -> None:
     """Watch one client's first round, step by step: how alike the bases are, how even the coefficients."""
-    if (run.folder / TRACE).exists():
+    if any(ENTROPY in line for line in read_lines(run.folder / TRACE)):
         return
     method, name = prepared.method, prepared.benchmark.participating[0]
     lines: list[dict[str, Any]] = []
 
-    def watch(bases: BasisSet, alpha: Tensor) -> None:
-        entropy = float(coefficients.entropy(alpha).mean())
-        lines.append({"step": len(lines) + 1, "cosine": bases.cosine()[0], "entropy": entropy})
+    def watch(bases: BasisSet, psi: Tensor) -> None:
+        entropy = float(coefficients.entropy(coefficients.alpha(psi)).mean())
+        lines.append({"step": len(lines) + 1, COSINE: bases.cosine()[0], ENTROPY: entropy})
 
     server = method.init(prepared.experiment.seed)
     context = Context(prepared.experiment.seed, name, method.task.network.workspace(), watch=watch)
@@ -84,29 +87,27 @@ class Collapse(Study):
         runs = {name: mine[0] for name, mine in found.by_name(self.wants(setup), bed).items()}
         figures: list[Figure] = []
         text = [
-            f"{title(setup, bed)}, {setup.scale.random_round} epochs a round. The paper shows curves and no numbers: "
-            "cosine and entropy rise within a round and along the rounds of joint training."
+            f"{title(setup, bed)}; clients communicate {_seldom(setup)}. The paper shows curves and no numbers: "
+            "cosine and entropy rise within a round and along the rounds of joint training. The entropy is that of "
+            "softmax(ψ) for both, before coordinate descent sharpens it."
         ]
-        for what, unit in (("cosine", "mean pairwise cosine of the bases"), ("entropy", "mean entropy of α (nats)")):
-            within = {NAMES[name]: _within(outcome, what) for name, outcome in runs.items()}
-            along = {NAMES[name]: _along(outcome, what) for name, outcome in runs.items()}
-            if not runs:
-                continue
-            figures.append(
-                drawing.curves(
-                    f"collapse-{what}-step", f"Within one client's first round: {unit}", within, "local step", unit
-                )
-            )
-            figures.append(drawing.curves(f"collapse-{what}-round", f"Along the rounds: {unit}", along, "round", unit))
-            if "joint" in runs:
-                steps, rounds = within[NAMES["joint"]][1], along[NAMES["joint"]][1]
-                for where, curve in (("within a round", steps), ("along the rounds", rounds)):
-                    evidence = f"from {curve[0]:.4f} to {curve[-1]:.4f}"
-                    text.append(claim(f"joint training raises the {what} {where}", curve[-1] > curve[0], evidence))
-            if len(runs) == 2:
-                together, apart = (along[NAMES[name]][1][-1] for name in ("joint", "apart"))
-                evidence = f"{what} {together:.4f} together, {apart:.4f} by coordinate descent, after the last round"
-                text.append(claim(f"coordinate descent ends with a lower {what}", apart < together, evidence))
+        for key, what, unit in (
+            (COSINE, "cosine", "mean pairwise cosine of the bases"),
+            (ENTROPY, "entropy", "mean entropy of softmax(ψ), in nats"),
+        ):
+            within = {name: _curve(outcome.extra(TRACE), "step", key) for name, outcome in runs.items()}
+            along = {name: _curve(outcome.lines, "round", key) for name, outcome in runs.items()}
+            for where, caption, curves, axis in (
+                ("within a round", "Within one client's first round", within, "step"),
+                ("along the rounds", "Along the rounds", along, "round"),
+            ):
+                if any(x for x, _ in curves.values()):
+                    lines = {NAMES[name]: curve for name, curve in curves.items()}
+                    figures.append(
+                        drawing.curves(f"collapse-{what}-{axis}", f"{caption}: {unit}", lines, f"{axis}s", unit)
+                    )
+                text += _rises(f"joint training raises the {what} {where}", curves.get("joint", ((), ()))[1])
+            text += _ends_lower(what, *(along.get(name, ((), ()))[1] for name in NAMES))
         return Section(self.name, self.title, text, figures=figures)
 
 
@@ -122,10 +123,10 @@ class Communication(Study):
         serve = {"ways": [HOW]}
         wants = []
         for seed in setup.seeds:
-            seldom = random_want(setup, "every 5 epochs", "fedbasis", seed, JOINT, personalize=serve, after=AFTER)
+            seldom = random_want(setup, _seldom(setup), "fedbasis", seed, JOINT, personalize=serve, after=AFTER)
             steps = {"rounds": setup.scale.random_epochs * self.steps_an_epoch(setup), "epochs": 1}
             often = {**JOINT, "communicate_every": "step"}
-            wants += [seldom, random_want(setup, "every step", "fedbasis", seed, often, personalize=serve, train=steps)]
+            wants += [seldom, random_want(setup, OFTEN, "fedbasis", seed, often, personalize=serve, train=steps)]
         return wants
 
     def steps_an_epoch(self, setup: Setup) -> int:
@@ -140,7 +141,8 @@ class Communication(Study):
         bed = setup.scale.collapse
         runs = found.by_name(self.wants(setup), bed)
         rows, gaps, scores = {}, {}, {}
-        for name, beside in paper.COMMUNICATION.items():
+        names = OFTEN, _seldom(setup)
+        for name, beside in zip(names, paper.COMMUNICATION, strict=True):
             pairs = [(row.last, row.last_global) for run in runs.get(name, []) if (row := run.row(HOW, SIZE))]
             if pairs:
                 own, general = zip(*pairs, strict=True)
@@ -149,12 +151,12 @@ class Communication(Study):
                 scores[name], gaps[name] = float(np.mean(own)), float(np.mean(own) - np.mean(general))
         columns = ["personalized", PAPER, "global", PAPER]
         grid = table(f"{title(setup, bed)}: clients that took part, in %", columns, rows)
-        text = [another_scale(setup, bed, "pacs")]
+        text = [f"{another_scale(setup, bed, 'pacs')} There, limited is every 5 epochs."]
         if len(scores) == 2:
-            often, seldom = (scores[name] for name in paper.COMMUNICATION)
-            evidence = f"{percent(often)} after every step, {percent(seldom)} every 5 epochs"
+            often, seldom = (scores[name] for name in names)
+            evidence = f"{percent(often)} {names[0]}, {percent(seldom)} {names[1]}"
             text.append(claim("limited communication costs personalized accuracy", above(often, seldom), evidence))
-            wide, narrow = (gaps[name] for name in paper.COMMUNICATION)
+            wide, narrow = (gaps[name] for name in names)
             evidence = f"personalized minus global: {percent(wide)} and {percent(narrow)} points"
             text.append(
                 claim(
@@ -164,14 +166,24 @@ class Communication(Study):
         return Section(self.name, self.title, text, [grid])
 
 
-def _within(outcome: Outcome, what: str) -> drawing.Curve:
-    lines = outcome.extra(TRACE)
-    return [line["step"] for line in lines], [line[what] for line in lines]
+def _seldom(setup: Setup) -> str:
+    epochs = setup.scale.random_round
+    return f"every {epochs} epochs" if epochs > 1 else "every epoch"
 
 
-def _along(outcome: Outcome, what: str) -> drawing.Curve:
-    lines = [line for line in outcome.lines if what in line]
-    values = [
-        line[what]["network"] if what == "cosine" else float(np.mean(list(line[what].values()))) for line in lines
-    ]
-    return [line["round"] for line in lines], values
+def _curve(lines: Sequence[Mapping[str, Any]], axis: str, key: str) -> drawing.Curve:
+    """Read one number along steps or rounds; a round's cosine is told block by block too."""
+    known = [line for line in lines if key in line]
+    values = [line[key]["network"] if isinstance(line[key], Mapping) else line[key] for line in known]
+    return [line[axis] for line in known], values
+
+
+def _rises(text: str, curve: Sequence[float]) -> list[str]:
+    return [claim(text, above(curve[-1], curve[0]), f"from {curve[0]:.4f} to {curve[-1]:.4f}")] if curve else []
+
+
+def _ends_lower(what: str, together: Sequence[float], apart: Sequence[float]) -> list[str]:
+    if not together or not apart:
+        return []
+    evidence = f"{what} {together[-1]:.4f} together, {apart[-1]:.4f} by coordinate descent, after the last round"
+    return [claim(f"coordinate descent ends with a lower {what}", above(together[-1], apart[-1]), evidence)]

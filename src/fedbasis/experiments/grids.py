@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 
+from fedbasis.algorithms.fedrep import FedRepConfig
 from fedbasis.experiments.base import Setup
 from fedbasis.report.tables import NOTHING, Cell, Grid
 
@@ -48,11 +49,27 @@ def table(caption: str, columns: Sequence[str], rows: Mapping[str, Sequence[Cell
 def another_scale(setup: Setup, bed: str, dataset: str) -> str:
     """Say how far the paper's figures, which are of this dataset, can be compared."""
     if setup.scale.name == "paper":
-        return f"* The paper's figure on {TITLES[dataset]}; the settings here are the paper's."
+        chosen = "the training here is our choice, since the paper only refers to Collins et al. 2021"
+        settings = chosen if dataset.startswith("cifar") else "the settings here are the paper's"
+        return f"* The paper's figure on {TITLES[dataset]}; {settings}."
     return (
         f"* The paper's figure on {TITLES[dataset]}, from another scale: larger images and networks, more rounds. "
         f"Here: {title(setup, bed)}."
     )
+
+
+def budget(setup: Setup, bed: str, runs: Mapping[str, object]) -> str:
+    """Say how long clients train in a round, with the methods among these runs that count in their own way."""
+    epochs = setup.bed(bed).train["epochs"]
+    said = [f"Local training of a round: {epochs} epoch{'s' * (epochs > 1)}"]
+    if "l2gd" in runs:
+        said.append("so L2GD too, without its coin")
+    if "fedrep" in runs:
+        head = setup.scale.settings(bed, "fedrep").get("head_epochs", FedRepConfig.model_fields["head_epochs"].default)
+        said.append(f"FedRep {epochs} on its body after {head} on its head")
+    if "fedbasis" in runs:
+        said.append(f"FedBasis {epochs} on its bases after {epochs} on its coefficients")
+    return f"{'; '.join(said)}."
 
 
 def title(setup: Setup, bed: str) -> str:

@@ -6,7 +6,7 @@ machine trains with the network, one thread. What methods cost beside FedAvg is 
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -18,12 +18,11 @@ from fedbasis.engines.choice import device_of
 from fedbasis.experiments.base import Setup, Study, Want
 from fedbasis.models import Network
 from fedbasis.personalize import KEPT
+from pflbed.errors import InputError
 from pflbed.sources import SOURCES
 
-COST: Mapping[str, float] = {
-    "fedbasis": 2.1, "apfl": 2.0, "ditto": 2.0, "per-fedavg-hf": 1.7, "l2gd": 1.5, "pfedme": 5.0, "fedrep": 2.5
-}  # fmt: skip
-"""Time of a local round beside FedAvg's; what is not listed costs the same."""
+COST: Mapping[str, float] = {"fedbasis": 2.1, "apfl": 2.0, "ditto": 2.0, "per-fedavg-hf": 1.7, "pfedme": 5.0}
+"""Time of a local round beside FedAvg's; what is not listed costs the same (and FedRep's head besides)."""
 FORWARD = 3.0
 """So many images are predicted in the time that one is trained on."""
 CLASSES = {"pacs": 7, "office-home": 65, "gld23k": 203, "cifar10": 10, "cifar100": 100}
@@ -57,7 +56,7 @@ def plan(studies: Sequence[Study], setup: Setup) -> list[Item]:
     """Collect the runs of all studies, each once; those that train alike stand together."""
     found: dict[str, tuple[Want, list[str], list[str]]] = {}
     for study in studies:
-        for want in study.wants(setup):
+        for want in _wants(study, setup):
             _, afters, names = found.setdefault(want.key, (want, [], []))
             afters += [want.after] if want.after and want.after not in afters else []
             names += [study.name] if study.name not in names else []
@@ -66,6 +65,19 @@ def plan(studies: Sequence[Study], setup: Setup) -> list[Item]:
     for item in items:
         groups.setdefault(item.alike, []).append(item)
     return [item for group in groups.values() for item in group]
+
+
+def _wants(study: Study, setup: Setup) -> list[Want]:
+    """List a study's runs; one that compares methods must be left at least one of them."""
+    wants = study.wants(setup)
+    everything = [] if wants else study.wants(replace(setup, methods=None, strict=False))
+    if everything:
+        names = dict.fromkeys(want.experiment.method_name for want in everything)
+        raise InputError(
+            f"--methods must leave {study.name} something to compare, but it names none of its methods; "
+            f"these are {', '.join(names)}."
+        )
+    return wants
 
 
 @dataclass(frozen=True)
@@ -91,7 +103,7 @@ def passes(experiment: Experiment) -> Passes:
     pool = images * (1 - (d.split[2] + d.split[3]) / 100)
     count, served = d.clients * domains, (d.new_clients if new else d.clients) * domains
     part = e.train.participation / count if isinstance(e.train.participation, int) else e.train.participation
-    training = pool * share * part * e.train.epochs * e.train.rounds * COST.get(e.method_name, 1.0)
+    training = pool * share * part * e.train.epochs * e.train.rounds * _cost(e)
     if getattr(e.method, "communicate_every", "round") == "step":
         training = count * part * e.train.batch * e.train.rounds * 1.3
     sizes = sum(d.sizes.values()) if new else 1.0
@@ -108,6 +120,12 @@ def passes(experiment: Experiment) -> Passes:
         times = 1 + e.train.rounds // e.train.serve_every
         return Passes(training + times * serving / max(1, len(p.rates)), serving, 2 * predicted)
     return Passes(training, serving, predicted)
+
+
+def _cost(e: Experiment) -> float:
+    """Return the time of a local round beside FedAvg's; a head on a frozen body costs little more than predictions."""
+    head: int = getattr(e.method, "head_epochs", 0)
+    return COST.get(e.method_name, 1.0) + head / e.train.epochs / FORWARD
 
 
 def _images(e: Experiment) -> tuple[float, int, float]:

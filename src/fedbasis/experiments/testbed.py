@@ -45,7 +45,11 @@ class Datasets(_Untrained):
             rows[f"{title(setup, bed)} ({bed})"] = [*here, Cell(many)]
             beside = paper.DATASETS.get(printed(setup, bed))
             rows[f"{PAPER} {printed(setup, bed)}"] = [Cell(text) for text in beside or [NOTHING] * len(columns)]
-        text = ["* As the paper's table 1 says it; its counts are rounded."]
+        text = [
+            "* The paper's table 1 as it is printed: counts are rounded, both CIFARs share a row; instead of numbers "
+            "of domains and clients it says what the domains are and how clients are made. Its CIFAR clients are "
+            "Dirichlet there and have five classes each in its tables 5 and 6; here they have five classes."
+        ]
         return Section(self.name, self.title, text, [table("Datasets and their clients", columns, rows)])
 
 
