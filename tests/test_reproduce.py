@@ -255,6 +255,7 @@ def test_a_run_that_fails_stops_no_other_and_leaves_its_cells_empty(tmp_path: Pa
     assert "nowhere" in str(done.failed[0][1])
     (section,) = write_all(chosen, setup, done, tmp_path)
     assert [name.text for name, _ in section.tables[0].rows] == ["FedBasis"]
+    assert "1 of 2 runs are missing (fedavg on shards, seed 0)" in section.text[1]
 
 
 def die(prepared: Prepared, run: Run) -> None:

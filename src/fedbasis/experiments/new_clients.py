@@ -101,6 +101,8 @@ class NewClients(Study):
     def notes(self, setup: Setup, bed: str) -> list[str]:
         """Say how coarsely the best epoch is looked for."""
         every = setup.bed(bed).personalize.get("validate_every", 1)
+        if looks(setup, bed) == 1:
+            return ["Validation looks at the last epoch alone, so Best is Last and |Δ| says nothing."]
         return [f"Best and |Δ| look at one epoch in {every} only."] if every > 1 else []
 
     def claims(self, setup: Setup, bed: str, runs: Mapping[str, Sequence[Outcome]]) -> list[str]:
@@ -119,7 +121,7 @@ class NewClients(Study):
                 claim("FedBasis serves new clients best", above(ours, others[best]), evidence + percent(others[best]))
             )
             mine = delta.pop(paper.FEDBASIS)
-            if delta:
+            if delta and looks(setup, bed) > 1:
                 evidence = f"{where}, {size}: |Δ| {percent(mine)}, the other rows {percent(min(delta.values()))} to "
                 evidence += percent(max(delta.values()))
                 robust = not above(mine, min(delta.values()))
@@ -182,6 +184,12 @@ class Variance(NewClients):
 def sizes(setup: Setup, bed: str) -> list[str]:
     """Name the sizes of a new client's data."""
     return list(setup.bed(bed).data.get("sizes", {"S": 0.5, "M": 1.0}))
+
+
+def looks(setup: Setup, bed: str) -> int:
+    """Count the epochs at which a new client looks at validation images."""
+    serve = setup.bed(bed).personalize
+    return int(serve["epochs"]) // int(serve.get("validate_every", 1))
 
 
 def rows_of(runs: Mapping[str, Sequence[Outcome]], key: Key, size: str) -> list[Row]:
