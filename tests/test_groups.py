@@ -100,10 +100,10 @@ def test_other_data_and_other_clients_stand_in_tables_of_their_own(tmp_path: Pat
     assert caveats(groups) == []
     said = headline(groups)
     assert said[0].startswith(f"{titles[0]}: FedAvg + FT · source d1 and FedProx + FT both reach 55.0\xa0% on 4 new")
-    assert said[2] == f"{titles[2]}: Ditto + kept reaches 70.0\xa0% on 4 participating clients with S data."
+    assert said[2] == f"{titles[2]}: Ditto reaches 70.0\xa0% on 4 participating clients with S data."
     text = page([*runs, kept], tmp_path)
     assert re.findall("<h3>(.*clients)</h3>", text)[:3] == titles
-    assert texts(Reader(text).tables[2][2]) == ["Ditto + kept", "70.0", NOTHING, NOTHING, NOTHING, "1.50"]
+    assert texts(Reader(text).tables[2][2]) == ["Ditto", "70.0", NOTHING, NOTHING, NOTHING, "1.50"]
 
 
 def test_many_methods_stay_readable(tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ def kill_in_line(module: str, number: int, folder: str) -> None:
 def work(argv: list[str], folder: Path, kill: Callable[[str], None] | None, cache: str) -> None:
     """What a child process does: the command line, with its output in files."""
     os.environ["FEDBASIS_CACHE"] = cache
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # a pool's workers are deaf, and come from there too
     sys.stdout, sys.stderr = (folder / "stdout").open("a"), (folder / "stderr").open("a")
     sys.argv = ["fedbasis", *argv]
     if kill is not None:
