@@ -15,6 +15,14 @@ torch.set_num_threads(1)
 settings.register_profile("steady", deadline=None, derandomize=True)  # no test is timed, and none depends on luck
 settings.load_profile("steady")
 
+LONGEST = ("test_wheel.py", "test_reproduce.py", "test_ray.py", "test_resume.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest tests, so that at the end no process waits for another one's."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
 CLASSES = ("circle", "cross", "square")
 
 

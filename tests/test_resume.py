@@ -231,10 +231,9 @@ MOMENTS: dict[str, Callable[[str], None]] = {
 @pytest.mark.parametrize(
     ("method", "moment"),
     [
-        *(("fedbasis", moment) for moment in MOMENTS),
-        ("by step", "half a checkpoint, bases"),
+        *(("fedbasis", moment) for moment in list(MOMENTS)[::2]),  # the moments take turns
+        *(("fedavg", moment) for moment in list(MOMENTS)[1::2]),
         ("by step", "between metrics and checkpoint"),
-        ("fedavg", "a checkpoint is renamed"),
     ],
 )
 def test_killed_and_started_again_ends_with_the_same_bits(
