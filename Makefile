@@ -21,7 +21,7 @@ demo: $(STAMP)
 	$(BIN)/fedbasis demo
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -29,6 +29,7 @@ seed = 1
 data = {{ source = "{data}", resolution = 12, clients = 2, new_clients = 1 }}
 train = {{ rounds = 3, epochs = 2, rate = 0.05, participation = 1.0 }}
 personalize = {{ epochs = 2, rates = [0.01] }}
+machine = {{ engine = "serial" }}
 [method]
 name = "fedbasis"
 bases = 2
@@ -557,7 +558,7 @@ def test_what_is_not_ours_cannot_be_inspected(mine: Path, tmp_path: Path, refuse
         (("participation = 1.0", "participation = 99"), "99 clients a round, but there are only 4"),
         (("rounds = 3", "rounds = 1"), "at least 2 rounds"),
         (("clients = 2,", "clients = 1000,"), "(domain chalk"),
-        (("seed = 1", "seed = 1\nmachine = { device = 'cuda:77' }"), "must be a device of this machine"),
+        (('engine = "serial"', "device = 'cuda:77'"), "must be a device of this machine"),
         (("seed = 1", "seed = 1\nmodel = { name = 'resnet77' }"), "did you mean 'resnet18'?"),
         (("seed = 1", "seed = 1\nmodel = { name = 'no.such:network' }"), "cannot be imported"),
         (("seed = 1", "seed = 1\nmodel = { options = { depth = 3 } }"), "does not take these options"),

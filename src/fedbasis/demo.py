@@ -15,7 +15,7 @@ def experiments(seed: int = 0, fast: bool = False) -> list[Experiment]:
         "personalize": {"rates": [0.005, 0.01], "validate_every": 4},
     }
     if fast:
-        common["data"] = {"clients": 3, "new_clients": 1}
+        common["data"] = {"clients": 3, "new_clients": 1, "limit": 60}
         common["train"] = {"rounds": 3, "epochs": 1, "batch": 32, "rate": 0.02}
         common["personalize"] = {"epochs": 3, "rates": [0.01]}
     ways = {"fedavg": ("none", "lp", "ft"), "fedbasis": ("coefficients", "coefficients+classifier")}
