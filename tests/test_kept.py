@@ -113,6 +113,13 @@ class TestKept:
         assert list(kept) == ["a"]
         assert not list(tmp_path.rglob(".*.tmp"))
 
+    def test_a_damaged_file_says_whose_it_is_and_what_to_do(self, tmp_path: Path) -> None:
+        kept = Kept(tmp_path)
+        kept.write("a", 0, some(1.0))
+        next(tmp_path.rglob("1")).write_bytes(b"half")
+        with pytest.raises(InputError, match=r"must be whole.* a keeps it; remove the run's folder"):
+            kept.read("a", 1)
+
     def test_a_folder_without_a_name_goes_with_its_object(self) -> None:
         kept = Kept()
         kept["a"] = some(1.0)

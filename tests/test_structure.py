@@ -22,7 +22,7 @@ LEVELS = [
     {"lending", "demo", "display", "report", "tracking"},
     {"jobs", "experiments", "inspection"},
     {"reproduce"},
-    {"reproduce_cli"},
+    {"reproduce_cli", "serving_cli"},
     {"cli"},
     {"__main__"},
 ]

@@ -18,7 +18,7 @@ from pathlib import Path
 from fedbasis.config import Experiment, parse
 from fedbasis.experiment import Observer, execute, prepare
 from fedbasis.lending import lend
-from fedbasis.processes import end_with_parent
+from fedbasis.processes import end_with_parent, portable
 from fedbasis.runs import Run
 from pflbed.errors import InputError
 from pflbed.interrupts import deaf_to_interrupts
@@ -80,7 +80,7 @@ def _told(error: Exception) -> Failure:
     if isinstance(error, InputError):
         return InputError(str(error))
     if isinstance(error, OSError):
-        return OSError(error.errno, error.strerror or str(error), error.filename)
+        return portable(error)
     where = traceback.extract_tb(error.__traceback__)[-1]
     return InputError(
         f"A run must end well, but this one met an error that nobody foresaw, {type(error).__name__}: {error} "

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fedbasis.pack import mapped, note_of, write
 from fedbasis.params import State, is_finite
+from pflbed.errors import InputError
 
 
 class Kept(MutableMapping[str, State]):
@@ -36,7 +37,12 @@ class Kept(MutableMapping[str, State]):
     def read(self, client: str, round: int) -> State | None:
         """Return what a client kept before this round, if anything."""
         known = [version for version in self._versions(client) if version <= round]
-        return mapped(self._place(client) / str(max(known))) if known else None
+        if not known:
+            return None
+        try:
+            return mapped(self._place(client) / str(max(known)))
+        except InputError as error:
+            raise InputError(f"{error} {client} keeps it; remove the run's folder to start the run again.") from error
 
     def reference(self, client: str, round: int, near: bool) -> Path | State | None:
         """Say what another process needs to read what a client kept: the folder if it is near, else the state."""

@@ -24,6 +24,11 @@ def _peak_of(pid: int) -> int:
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
+def portable(error: OSError) -> OSError:
+    """Return the error of a file, whatever its kind, as one that any process understands."""
+    return OSError(error.errno, error.strerror or str(error), error.filename)
+
+
 def end_with_parent(leave: Callable[[], None] | None = None) -> None:
     """From now on, when the parent is gone, however it ended, so is this process; ``leave`` is called before."""
 

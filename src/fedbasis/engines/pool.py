@@ -18,7 +18,6 @@ import traceback
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -30,7 +29,7 @@ from fedbasis import pack
 from fedbasis.algorithms.base import Method
 from fedbasis.engines.base import Desk, Job, Result
 from fedbasis.params import State
-from fedbasis.processes import end_with_parent, peak_memory
+from fedbasis.processes import end_with_parent, peak_memory, portable
 from pflbed.errors import InputError
 from pflbed.interrupts import deaf_to_interrupts
 
@@ -56,11 +55,6 @@ class _Order:
 
 class WorkerError(Exception):
     """What went wrong in a worker, with the place where it did."""
-
-
-def plain(error: OSError) -> OSError:
-    """Return the error of a file as one that any process understands."""
-    return OSError(error.errno, error.strerror or str(error), error.filename)
 
 
 def deadly(name: str, how: str) -> InputError:
@@ -166,7 +160,6 @@ class _Hand:
         """Start a process; nothing comes of it if nobody wants it any more."""
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs, *self._task), daemon=True)
-        resource_tracker.ensure_running()  # starting it later would let this thread hear Ctrl-C again
         with deaf_to_interrupts(), _main_left_out(unless=self._task[0]):
             process.start()
         theirs.close()  # so that the end of the process is the end of the line
@@ -246,7 +239,7 @@ def _work(line: Connection, method: Method, device: str, threads: int, scratch: 
             except InputError as error:
                 answer = error
             except OSError as error:  # a full disk, for example, is nobody's bug
-                answer = plain(error)
+                answer = portable(error)
             except Exception as error:  # noqa: BLE001  (it is raised again by whoever waits for it)
                 answer = WorkerError(f"{error!r} in a worker process\n{traceback.format_exc()}")
             line.send(answer)

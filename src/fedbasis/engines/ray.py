@@ -21,10 +21,10 @@ from fedbasis import pack
 from fedbasis.algorithms.base import Method
 from fedbasis.engines.base import Desk, Job, Result
 from fedbasis.engines.parcels import Shelf, loaded, restored, unloaded
-from fedbasis.engines.pool import TRIES, WorkerError, deadly, plain
+from fedbasis.engines.pool import TRIES, WorkerError, deadly
 from fedbasis.engines.ray_connection import Connection, crew_of
 from fedbasis.params import State
-from fedbasis.processes import peak_memory
+from fedbasis.processes import peak_memory, portable
 from pflbed.errors import InputError
 
 IN_FLIGHT = 2
@@ -59,7 +59,7 @@ class Worker:
         except InputError as error:
             return error, None
         except OSError as error:
-            return plain(error), None
+            return portable(error), None
         except Exception as error:  # noqa: BLE001  (it is raised again by whoever waits for it)
             return WorkerError(f"{error!r} in a worker at {socket.gethostname()}\n{traceback.format_exc()}"), None
 
