@@ -66,13 +66,17 @@ def _work(line: Connection, out: Path) -> None:
     """Do what comes down the line, one after another, in a process of its own."""
     end_with_parent()
     while True:
-        raw, after = line.recv()
+        try:
+            raw, after = line.recv()
+        except (EOFError, ConnectionResetError):
+            return
         answer: tuple[str, Path | Failure]
         try:
             answer = "finished", _carry_out(Job(parse(raw), after=after), out, _Relay(line)).folder
         except Exception as error:  # noqa: BLE001  (it is told to whoever waits for it)
             answer = "failed", _told(error)
-        line.send(answer)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # whoever waited has died: so shall we
+            line.send(answer)
 
 
 def _told(error: Exception) -> Failure:
