@@ -12,7 +12,14 @@ from conftest import shapes_examples
 from fedbasis import coefficients
 from fedbasis.basis import BasisSet, FactoredRates, rebuild
 from fedbasis.basis_aggregation import BasisMean, Upload
-from fedbasis.basis_learning import CoefficientSettings, Work, learn_coefficients, train_bases, train_factored
+from fedbasis.basis_learning import (
+    CoefficientSettings,
+    Statistics,
+    Work,
+    learn_coefficients,
+    train_bases,
+    train_factored,
+)
 from fedbasis.blocks import Layout, layout_of
 from fedbasis.flat import FlatModel
 from fedbasis.models import Network
@@ -201,6 +208,33 @@ def test_coefficient_gradient_equals_autograd(major: bool, classifier: bool) -> 
     )  # fmt: skip
     assert [ends for ends, _ in learner] == [True]
     torch.testing.assert_close(psi, wanted, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("statistics", ["own", "batch", "frozen"])
+def test_a_learner_ends_with_its_own_statistics_or_with_those_of_the_bases(statistics: Statistics) -> None:
+    """Bases that are all alike combine to the same weights, so a plain module in training mode is the reference."""
+    module = Network("cnn-small", 3, 12, {"norm": "batch"}).build()
+    layout = layout_of(module)
+    start = FlatModel(module, layout).tensors()
+    bases = BasisSet.from_models(layout, [start] * 4, True)
+    data, recipe = shapes_examples(20), Recipe(Preprocessing(12), epochs=2, batch=8)
+    model = FlatModel(module, layout)
+    settings = CoefficientSettings("adam", 0.1, statistics)
+    psi = torch.zeros(len(layout.blocks), 3)
+    for _ in learn_coefficients(Work(model, data, recipe), bases, psi, torch_generator("order"), settings):
+        pass
+    if statistics == "own":
+        generator = torch_generator("order")
+        module.train()
+        for _ in range(recipe.epochs):
+            for rows in batches(len(data), recipe.batch, generator):
+                module(recipe.preprocessing(data.pixels[rows]))
+    wanted, got = module.state_dict(), model.tensors()
+    assert any("running_mean" in name for name in got)
+    for name, tensor in got.items():
+        torch.testing.assert_close(tensor, wanted[name], rtol=1e-5, atol=1e-6)
+    if statistics == "own":
+        assert not torch.allclose(got["conv1.1.running_mean"], start["conv1.1.running_mean"])
 
 
 def test_merged_model_equals_combined_model_and_is_no_larger(tiny: Network) -> None:

@@ -73,6 +73,23 @@ def test_all_names_give_a_page_tables_and_figures(everything: tuple[Path, str]) 
     assert {"datasets", "new-clients", "ablation", "cifar-participating", "communication", "meta-rates"} <= tables
 
 
+def test_the_page_of_text_shows_every_table_and_figure_and_how_it_was_made(everything: tuple[Path, str]) -> None:
+    out, _ = everything
+    page = (out / "results.md").read_text()
+    assert "fedbasis reproduce all --scale smoke" in page
+    for path in (out / "figures").glob("*.svg"):
+        assert f"(figures/{path.name})" in page
+    for path in (out / "tables").glob("*.md"):
+        assert path.read_text().strip() in page
+    runs = [line.split(" | ") for line in page.splitlines() if line.startswith("| fed")]
+    borrowed = {cells[0].strip("| "): cells[3].removeprefix("as ") for cells in runs if cells[3].startswith("as ")}
+    for run, lender in borrowed.items():
+        assert (out / "runs" / run / "metrics.jsonl").read_text() == (
+            out / "runs" / lender / "metrics.jsonl"
+        ).read_text()
+    assert borrowed
+
+
 def test_a_table_holds_the_runs_own_numbers_beside_the_papers(everything: tuple[Path, str]) -> None:
     out, _ = everything
     rows = {}
@@ -253,7 +270,7 @@ def test_a_run_that_fails_stops_no_other_and_leaves_its_cells_empty(tmp_path: Pa
     assert ended == [0, 1]
     assert [item.want.name for item, _ in done.failed] == ["fedavg"]
     assert "nowhere" in str(done.failed[0][1])
-    (section,) = write_all(chosen, setup, done, tmp_path)
+    (section,) = write_all(chosen, setup, done, tmp_path, "fedbasis reproduce")
     assert [name.text for name, _ in section.tables[0].rows] == ["FedBasis"]
     assert "1 of 2 runs are missing (fedavg on shards, seed 0)" in section.text[1]
 

@@ -84,11 +84,11 @@ class BasisSet:
             [matrix[index].clone() for matrix in self.weights], [matrix[index].clone() for matrix in self.statistics]
         )
 
-    def combine_into(self, c: Tensor, model: FlatModel) -> None:
-        """Write the combined model theta = c V, its statistics included, into a working model."""
+    def combine_into(self, c: Tensor, model: FlatModel, statistics: bool = True) -> None:
+        """Write the combined model theta = c V, and its statistics unless told otherwise, into a working model."""
         for block, row in enumerate(c.unbind()):
             torch.mv(self.weights[block].t(), row, out=model.weights[block])
-            if self.statistics[block].shape[1]:
+            if statistics and self.statistics[block].shape[1]:
                 torch.mv(self.statistics[block].t(), row, out=model.statistics[block])
 
     def merge(self, c: Tensor) -> Tensors:

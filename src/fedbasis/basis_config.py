@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedbasis.basis_learning import CoefficientSettings
+from fedbasis.basis_learning import CoefficientSettings, Statistics
 from fedbasis.method_config import MethodConfig
 
 
@@ -25,7 +25,7 @@ class FedBasisConfig(MethodConfig):
     coefficient_rate: float = Field(0.1, gt=0, description="the learning rate of psi")
     coefficient_epochs: int | None = Field(None, ge=0, description="epochs on psi a round; unset: as many as on bases")
     coefficient_statistics: Literal["batch", "frozen"] = Field("batch", description="what normalizes while psi learns")
-    new_client_statistics: Literal["batch", "frozen"] = Field("frozen", description="the same, at a new client")
+    new_client_statistics: Statistics = Field("own", description="the same, at a new client; own: also afterwards")
     basis_optimizer: Literal["sgd", "adam"] = Field("sgd", description="adam trains all K bases in every step")
     communicate_every: Literal["round", "step"] = Field("round", description="step: one batch a round, psi kept")
 
@@ -50,6 +50,6 @@ class FedBasisConfig(MethodConfig):
         """Whether training one combined model trains all bases exactly."""
         return self.coordinate_descent and self.basis_optimizer == "sgd"
 
-    def coefficients_at(self, statistics: Literal["batch", "frozen"]) -> CoefficientSettings:
+    def coefficients_at(self, statistics: Statistics) -> CoefficientSettings:
         """Return how psi is learned."""
         return CoefficientSettings(self.coefficient_optimizer, self.coefficient_rate, statistics)

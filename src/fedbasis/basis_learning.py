@@ -17,6 +17,9 @@ from fedbasis.flat import FlatModel
 from fedbasis.train import Examples, FlatSGD, MeanLoss, Recipe, backward_passes, local_sgd
 
 OptimizerName = Literal["sgd", "adam"]
+Statistics = Literal["own", "batch", "frozen"]
+"""What normalizes while psi is learned, and what the model is left with: ``own`` is the batch and the running
+statistics of the client's images, ``batch`` the batch and the bases' statistics, ``frozen`` the bases' throughout."""
 Only = tuple[int, int] | None
 Watch = Callable[[BasisSet, Tensor], None] | None  # called after every local step with the bases and psi of that moment
 
@@ -34,11 +37,11 @@ class Work:
 
 @dataclass(frozen=True)
 class CoefficientSettings:
-    """How psi is learned: by which optimizer, at which rate, normalized by the batch or by frozen statistics."""
+    """How psi is learned: by which optimizer, at which rate, normalized by what."""
 
     optimizer: OptimizerName = "adam"
     rate: float = 0.1
-    statistics: Literal["batch", "frozen"] = "batch"
+    statistics: Statistics = "batch"
 
     def stepper(self, psi: Tensor, momentum: float) -> torch.optim.Optimizer:
         """Make the optimizer that updates ``psi`` in place from ``psi.grad``."""
@@ -68,15 +71,14 @@ def learn_coefficients(
         offset = torch.zeros_like(model.weights[classifier])
         free = FlatSGD([offset], [model.gradients[classifier]], [recipe.rate], [0.0], recipe.momentum)
 
-    def refresh() -> None:
-        bases.combine_into(coefficients.combination(coefficients.alpha(psi), bases.major), model)
+    def refresh(statistics: bool = settings.statistics != "own") -> None:
+        bases.combine_into(coefficients.combination(coefficients.alpha(psi), bases.major), model, statistics)
         if classifier is not None:
             model.weights[classifier] += offset
 
-    refresh()
-    for epoch_ends, loss in backward_passes(
-        model, work.data, recipe, generator, statistics=settings.statistics, only=work.only
-    ):
+    refresh(statistics=True)
+    by: Literal["batch", "frozen"] = "frozen" if settings.statistics == "frozen" else "batch"
+    for epoch_ends, loss in backward_passes(model, work.data, recipe, generator, statistics=by, only=work.only):
         _set_gradient(psi, coefficients.pull_back(psi, bases.pull_back(model.gradients), bases.major))
         optimizer.step()
         if free is not None and classifier is not None:

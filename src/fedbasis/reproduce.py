@@ -16,6 +16,7 @@ from fedbasis.jobs import Job, carry_out
 from fedbasis.report import write_report
 from fedbasis.report.files import write_files
 from fedbasis.report.section import Section
+from fedbasis.report.text import write_text
 from fedbasis.runs import Run
 
 RUNS = "runs"
@@ -71,8 +72,8 @@ def carry_out_plan(
     return done
 
 
-def write_all(studies: Sequence[Study], setup: Setup, done: Done, out: Path) -> list[Section]:
-    """Turn what was found into sections, and write them as a page and as files."""
+def write_all(studies: Sequence[Study], setup: Setup, done: Done, out: Path, command: str) -> list[Section]:
+    """Turn what was found into sections, and write them as pages and as files; ``command`` is what was typed."""
     found = Found({key: Outcome(run) for key, run in done.runs.items()})
     seeds = f"seed {setup.seeds[0]}" if len(setup.seeds) == 1 else f"seeds 0 to {setup.seeds[-1]}"
     scale = f"Scale {setup.scale.name}: {setup.scale.what}; {seeds}."
@@ -81,5 +82,6 @@ def write_all(studies: Sequence[Study], setup: Setup, done: Done, out: Path) -> 
         section = study.section(setup, found)
         sections.append(replace(section, text=[scale, *found.lacking(study.wants(setup)), *section.text]))
     write_files(sections, out)
+    write_text(sections, list(done.runs.values()), command, out / "results.md")
     write_report(list(done.runs.values()), out / "report.html", sections)
     return sections

@@ -83,7 +83,8 @@ def reproduce(
             f"One of {len(items)} runs at least must end well, but none did (see above); no report is written, and the "
             "same command tries them again."
         )
-    for section in write_all(chosen, setup, done, out):
+    command = _command(names, scale.value, setup, seeds, jobs)
+    for section in write_all(chosen, setup, done, out, command):
         console.print(f"\n[bold]{section.title}[/bold] ({section.name})")
         for paragraph in section.text:
             console.print(f"  {paragraph}", highlight=False, markup=False, soft_wrap=True)
@@ -94,6 +95,15 @@ def reproduce(
             f"All {len(items)} runs must end well, but {len(done.failed)} did not (see above); "
             "the tables lack them, and the same command tries them again."
         )
+
+
+def _command(names: Sequence[str], scale: str, setup: Any, seeds: int | None, jobs: int) -> str:
+    """Write down what was typed for whoever reads the results, who has folders of their own."""
+    places = [f"--data {f'{name}=' if name else ''}{Path(folder).name}" for name, folder in setup.places.items()]
+    weights = [f"--weights {Path(setup.weights).name}"] if setup.weights else []
+    methods = [f"--methods {','.join(setup.methods)}"] if setup.methods else []
+    numbers = [*([f"--seeds {seeds}"] if seeds else []), *([f"--jobs {jobs}"] if jobs > 1 else [])]
+    return " ".join(["fedbasis reproduce", *names, "--scale", scale, *places, *weights, *methods, *numbers])
 
 
 def _places(given: Sequence[str], cifar: str | None) -> dict[str, str]:

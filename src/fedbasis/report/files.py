@@ -57,13 +57,13 @@ def markdown(grid: Grid) -> str:
     """Write a table for a page of text; the caption goes above."""
 
     def shown(cell: Cell) -> str:
-        text = _markdown(cell.text)
+        text = escaped(cell.text)
         return f"**{text}**" if cell.best else text
 
-    heads = [_markdown(head) for head in _heads(grid)]
+    heads = [escaped(head) for head in _heads(grid)]
     lines = [heads, ["---", *["---:"] * len(grid.columns)]]
     lines += [[shown(cell) for cell in (head, *cells)] for head, cells in grid.rows]
-    return f"{_markdown(grid.caption)}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"{escaped(grid.caption)}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def comma_separated(grid: Grid) -> str:
@@ -116,7 +116,8 @@ def _heads(grid: Grid) -> list[str]:
     return [grid.head, *(f"{group} {column}".strip() for group, column in zip(groups, grid.columns, strict=True))]
 
 
-def _markdown(text: str) -> str:
+def escaped(text: str) -> str:
+    """Write text so that markdown shows it as it is."""
     return MARKDOWN.sub(r"\\\1", " ".join(text.split()))
 
 
