@@ -93,6 +93,8 @@ def test_ablation_takes_one_design_away_at_a_time() -> None:
             "joint": (False, True, 0.1), "no major basis": (True, False, 0.1), "tau = 1": (True, True, 1.0),
             "FedBasis": (True, True, 0.1),
         }  # fmt: skip
+    sizes = {tuple(want.experiment.data.sizes) for want in found if want.name != "FedBasis"}
+    assert sizes == {("M",)}  # the only one in these tables
 
 
 @pytest.mark.parametrize(
@@ -153,6 +155,9 @@ def test_bases() -> None:
     counts = {want.name: want.experiment.method.model_dump().get("bases") for want in found}
     assert counts == {"1": None, "2": 2, "4": 4, "6": 6, "8": 8}  # one basis is FedAvg + FT
     assert {want.experiment.method_name for want in found if want.name == "1"} == {"fedavg"}
+    main = {want.key for want in wants("new-clients")}
+    assert {want.name for want in found if want.key in main} == {"1", "4"}
+    assert {tuple(want.experiment.data.sizes) for want in found if want.key not in main} == {("S",)}
 
 
 def test_coefficients_pca_and_curves() -> None:

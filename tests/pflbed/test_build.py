@@ -106,6 +106,15 @@ def test_sizes_below_one_leave_the_rest_to_the_distribution() -> None:
         assert counts[2] <= len(bench.rows(name))
 
 
+def test_a_size_is_the_same_whether_others_are_asked_for_or_not(bench: Benchmark) -> None:
+    for size in ("S", "M"):
+        alone = build(pacs(), Spec(sizes={size: bench.spec.sizes[size]}))
+        assert alone.new == bench.new
+        for name in bench.new:
+            assert np.array_equal(alone.rows(name, size), bench.rows(name, size))
+            np.testing.assert_array_equal(alone.label_distribution(name), bench.label_distribution(name))
+
+
 def test_the_same_seed_gives_the_same_benchmark_and_another_another(bench: Benchmark) -> None:
     again, other = build(pacs(), Spec()), build(pacs(), Spec(seed=1))
     assert places(again, "sketch") == places(bench, "sketch")

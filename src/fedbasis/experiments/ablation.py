@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from fedbasis.experiments import paper
 from fedbasis.experiments.base import Found, Setup, Study, Want
 from fedbasis.experiments.grids import PAPER, above, another_scale, claim, measured, number, percent, table, title
-from fedbasis.experiments.new_clients import main_want, rows_of, sizes
+from fedbasis.experiments.new_clients import at_one_size, main_want, rows_of, sizes
 from fedbasis.report.section import Section
 
 PLAIN: Mapping[str, Any] = {"upload": "full", "aggregation": "mean", "rate": "per-basis"}
@@ -42,15 +42,15 @@ class Ablation(Study):
                 for name, change in CHANGES.items():
                     settings = {**whole.raw["method"], **change}
                     if settings != whole.raw["method"]:  # the paper's FedBasis is plain already
-                        wants.append(Want(bed, name, seed, {**whole.raw, "method": settings}))
+                        raw = at_one_size(whole.raw, _size(setup, bed))
+                        wants.append(Want(bed, name, seed, {**raw, "method": settings}))
         return wants
 
     def section(self, setup: Setup, found: Found) -> Section:
         """A table for every dataset, at size M as in the paper."""
         tables, text = [], []
         for bed in setup.scale.hard:
-            runs, names = found.by_name(self.wants(setup), bed), sizes(setup, bed)
-            size = "M" if "M" in names else names[-1]
+            runs, size = found.by_name(self.wants(setup), bed), _size(setup, bed)
             scores = {name: [row.last for row in rows_of(runs, (name, HOW), size)] for name in (*CHANGES, WHOLE)}
             dataset = bed if bed in paper.ABLATION else "office-home"
             beside = paper.ABLATION[dataset]
@@ -63,6 +63,11 @@ class Ablation(Study):
             means = {name: fmean(shares) for name, shares in scores.items() if shares}
             text += [another_scale(setup, bed, dataset), *_claims(means)]
         return Section(self.name, self.title, text, tables)
+
+
+def _size(setup: Setup, bed: str) -> str:
+    names = sizes(setup, bed)
+    return "M" if "M" in names else names[-1]
 
 
 def _claims(means: Mapping[str, float]) -> list[str]:

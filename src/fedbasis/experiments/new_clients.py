@@ -5,7 +5,7 @@ All three are read off the same runs. |Delta| is the difference of Last and Best
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, variance
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fedbasis.evaluation import Row
 from fedbasis.experiments import paper
@@ -44,6 +44,8 @@ PROPOSED: tuple[Key, ...] = (
 )  # fmt: skip
 """The rows of table 2: each method as it was proposed."""
 EVERY: tuple[Key, ...] = tuple((method, how) for method, hows in WAYS.items() for how in hows)
+SIZES: Mapping[str, float] = {"S": 0.5, "M": 1.0}
+"""PFLBed's own, where a scale says nothing else."""
 SINGLE = ("none", "embedding", "knn")
 """Ways for which the paper prints one number."""
 
@@ -51,6 +53,12 @@ SINGLE = ("none", "embedding", "knn")
 def main_want(setup: Setup, bed: str, method: str, seed: int) -> Want:
     """The run of one method that these tables read, and others too."""
     return setup.want(bed, method, seed, personalize={"ways": list(WAYS[method])})
+
+
+def at_one_size(raw: Mapping[str, Any], size: str) -> dict[str, Any]:
+    """Serve new clients at one size alone, for a table that reads no other; sizes are drawn one by one."""
+    data = {**raw["data"], "sizes": {size: raw["data"].get("sizes", SIZES)[size]}}
+    return {**raw, "data": data}
 
 
 class NewClients(Study):
@@ -183,7 +191,7 @@ class Variance(NewClients):
 
 def sizes(setup: Setup, bed: str) -> list[str]:
     """Name the sizes of a new client's data."""
-    return list(setup.bed(bed).data.get("sizes", {"S": 0.5, "M": 1.0}))
+    return list(setup.bed(bed).data.get("sizes", SIZES))
 
 
 def looks(setup: Setup, bed: str) -> int:

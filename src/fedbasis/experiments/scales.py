@@ -150,8 +150,8 @@ def _cpu() -> Scale:
     }
     return Scale(
         "cpu", "small images and networks, for two cores", beds, main=("pacs",), hard=("pacs",), counted=("pacs",),
-        collapse="pacs", cifar=("cifar10",), cifar_all=("cifar10-all",), random_epochs=40, random_round=5,
-        curve_every=4, seeds=1,
+        collapse="pacs", cifar=("cifar10",), cifar_all=("cifar10-all",), random_epochs=25, random_round=5,
+        curve_every=4, seeds=1, bases=(1, 2, 4, 8),
     )  # fmt: skip
 
 
