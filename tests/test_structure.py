@@ -7,16 +7,17 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
 LEVELS = [
-    {"params", "seeding", "method_config", "__init__"},
-    {"blocks", "coefficients"},
+    {"params", "seeding", "method_config", "accounting", "__init__"},
+    {"blocks", "coefficients", "hypernetwork"},
     {"flat", "pack"},
+    {"averaging"},
     {"basis", "models", "train", "clustering", "kept", "processes"},
     {"artifact", "basis_learning", "basis_aggregation", "classifier"},
-    {"basis_config", "gp_tree"},
-    {"basis_round"},
+    {"basis_config", "basis_robust", "gp_tree"},
+    {"basis_round", "task"},
     {"algorithms"},
-    {"personalize", "engines"},
-    {"evaluation", "runs"},
+    {"personalize", "engines", "screening"},
+    {"evaluation", "runs", "privacy"},
     {"config", "rounds", "new_client"},
     {"experiment"},
     {"lending", "demo", "display", "report", "tracking"},
