@@ -18,6 +18,7 @@ LEVELS = [
     {"algorithms"},
     {"personalize", "engines", "screening"},
     {"evaluation", "runs", "privacy"},
+    {"protection"},
     {"config", "rounds", "new_client"},
     {"experiment"},
     {"lending", "demo", "display", "report", "tracking"},

@@ -75,16 +75,29 @@ class Averaging:
         A coordinate that lies outside is moved to the range's end: a model of garbage becomes one that is not further
         away than some that others sent.
         """
-        cut = int((SINGLE if self.kind == "median" else self.trim) * len(models) + NOTHING)
-        if not self.robust or not cut:
+        if not self.robust or not self._cut(len(models)):
             return models
         lows, highs = Tensors(), Tensors()
         for name, like in models[0].items():
-            parts = [torch.sort(part, dim=0).values[[cut, -1 - cut]] for part in _columns(models, name)]
-            ends = torch.cat(parts, dim=1).to(like.dtype)
+            parts = [self._range(part) for part in _columns(models, name)]
+            ends = torch.cat([torch.empty(2, 0), *parts], dim=1).to(like.dtype)
             lows[name], highs[name] = (end.view(like.shape) for end in ends)
         bounded = ({name: t.clamp(lows[name], highs[name]) for name, t in model.items()} for model in models)
         return [state[""] for state in spooled({"": model} for model in bounded)]
+
+    def fenced(self, values: Tensor) -> Tensor:
+        """Move values [clients, coordinates] that lie further out than that range is wide to there."""
+        if not self.robust or not self._cut(len(values)):
+            return values
+        low, high = self._range(values)
+        return values.clamp(low - (high - low), high + (high - low))
+
+    def _cut(self, count: int) -> int:
+        return int((SINGLE if self.kind == "median" else self.trim) * count + NOTHING)
+
+    def _range(self, values: Tensor) -> Tensor:
+        cut = self._cut(len(values))
+        return torch.sort(values, dim=0).values[[cut, -1 - cut]]
 
 
 class OrderedMean:

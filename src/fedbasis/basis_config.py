@@ -57,7 +57,8 @@ class FedBasisConfig(MethodConfig):
         if robust and not self.factored:
             raise InputError(
                 "A trimmed mean or median of bases compares the one direction in which each client moves them all, "
-                "which coordinate_descent = true and basis_optimizer = 'sgd' give; set these, or aggregation.mean = 'mean'."
+                "which coordinate_descent = true and basis_optimizer = 'sgd' give; set these, or leave "
+                "aggregation.mean out."
             )
 
     def require_clients(self, count: int) -> None:

@@ -6,6 +6,9 @@ c_mk. The plain mean and the mean by usage are this with the mean of u; here R_k
 the same u under the same weights. So a basis that few clients use is still moved by these, not by the many that
 contribute nearly nothing to it (their c_mk u_m would be the middle of every coordinate), and with one-hot coefficients
 it is the trimmed mean over just the clients that chose it. Coefficients enter as weights only, made convex first.
+
+A few clients could all choose one basis and be most of its weight. So every u is first brought near to the range of
+all clients' u (``Averaging.fenced``), whatever basis they use: then these few can move that basis, but not far.
 """
 
 from dataclasses import dataclass
@@ -77,7 +80,9 @@ class OrderedBases:
         """Average one block's vectors under every row's weights, a few coordinates at a time."""
         flats, width = [said.flats[kind][str(block)] for said in self._said], max(1, NUMBERS // len(self._said))
         parts = [
-            self.averaging.middle(torch.stack([flat[start : start + width] for flat in flats]), weights)
+            self.averaging.middle(
+                self.averaging.fenced(torch.stack([f[start : start + width] for f in flats])), weights
+            )
             for start in range(0, like.shape[1], width)
         ]
         return torch.cat(parts, dim=1) if parts else like.double()

@@ -5,8 +5,9 @@ number of clients that were asked (one that fails, or sends what is no number, c
 noise of deviation ``multiplier * clip / clients`` is added to every number. The method then sees this as if one client
 had sent it (``Method.folded``), so whatever it does with it costs nothing more. Numbers for the log do not take part.
 
-The server itself is trusted: it sees single updates. McMahan et al., "Learning Differentially Private Recurrent Language
-Models", ICLR 2018 (with a fixed number of clients a round). docs/privacy.md says what this protects and what not.
+The server itself is trusted: it sees single updates. McMahan et al., "Learning Differentially Private Recurrent
+Language Models", ICLR 2018 (with a fixed number of clients a round). docs/privacy.md says what this
+protects and what not.
 """
 
 import os
@@ -22,14 +23,16 @@ from torch import Tensor
 
 from fedbasis.accounting import epsilon
 from fedbasis.algorithms.base import Method, Sent
-from fedbasis.params import State, is_finite
-from fedbasis.screening import clipped
+from fedbasis.params import State
+from fedbasis.screening import differences, shortening
 from fedbasis.seeding import numpy_generator
 from pflbed.errors import InputError
 
 Draw = Callable[[int], NDArray[np.float64]]
 """So many numbers of the standard normal distribution."""
 PIECE = 2**18
+VARIANCE = "running_var"
+"""What torch calls the statistics of normalization that cannot be negative."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,10 @@ class Mechanism:
         """Return what the first so many rounds cost."""
         return _epsilon(rounds, self.multiplier, self.clients, self.sampled, self.delta)
 
+    def spent(self, rounds: int) -> dict[str, float]:
+        """Return it for the log."""
+        return {"epsilon": round(self.epsilon(rounds), 4), "delta": self.delta}
+
     def aggregate(
         self, method: Method, server: State, updates: Iterable[tuple[str, Sent]], seed: int, round: int
     ) -> State:
@@ -62,25 +69,22 @@ class Mechanism:
             tensors = method.unfolded(server, sent.tensors)
             start = method.reference(server, client, tensors)
             _require_bounded(tensors, start, client)
-            near = clipped(tensors, start, self.clip)
-            if not is_finite(near):  # so far away that its length is no number
-                continue
-            like = like or {g: {n: start[g][n] for n in named} for g, named in tensors.items()}
-            for group, named in near.items():
-                sums = total.setdefault(group, {})
-                for name, tensor in named.items():
-                    moved = tensor.double() - start[group][name].double()
-                    sums[name] = sums[name].add_(moved) if name in sums else moved
+            moved = differences(tensors, start)
+            factor = shortening(moved, self.clip)
+            like = like or {group: {name: start[group][name] for name in named} for group, named in tensors.items()}
+            total = total or {g: {n: torch.zeros_like(t) for n, t in named.items()} for g, named in moved.items()}
+            for group, named in moved.items() if 0 < factor <= 1 else ():  # no number: an update of zero
+                for name, far in named.items():
+                    total[group][name].add_(far, alpha=factor)
         if not like:
             raise InputError(f"A mean needs at least one update, but none arrived in round {round + 1}.")
         draw = urandom_normal if self.secret else numpy_generator(seed, "privacy noise", round).standard_normal
-        mean = {
-            group: {
-                name: (old.double() + self._noisy(total[group][name], draw)).to(old.dtype)
-                for name, old in named.items()
-            }
-            for group, named in like.items()
-        }
+        mean: State = {}
+        for group, named in like.items():
+            noisy = {name: self._noisy(total[group][name], draw) for name in named}
+            mean[group] = {name: (old.double() + noisy[name]).to(old.dtype) for name, old in named.items()}
+            for name in (name for name in named if name.endswith(VARIANCE)):
+                mean[group][name].clamp_(min=0)  # noise knows no sign; what is made of the noisy mean costs nothing
         return method.folded(server, mean, seed)
 
     def _noisy(self, total: Tensor, draw: Draw) -> Tensor:
@@ -110,6 +114,6 @@ def _require_bounded(tensors: State, start: State, client: str) -> None:
         for name, tensor in named.items():
             if not tensor.is_floating_point() or start.get(group, {}).get(name, torch.empty(0)).shape != tensor.shape:
                 raise InputError(
-                    f"With [privacy] everything that is sent must be a change of what was received, but '{group}/{name}' "
-                    f"of {client} is not; leave [privacy] out or choose another method."
+                    f"With [privacy] everything that is sent must be a change of what was received, but "
+                    f"'{group}/{name}' of {client} is not; leave [privacy] out or choose another method."
                 )

@@ -6,8 +6,8 @@ numbers are choices, not distances, and stay as they are.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from math import sqrt
 
-import torch
 from torch import Tensor
 
 from fedbasis.algorithms.base import Method, Sent
@@ -30,34 +30,35 @@ def _shortened(
 
 def clipped(sent: State, start: State, limit: float) -> State:
     """Return the tensors at most ``limit`` (L2, all of them as one vector) from their start; short ones as they are."""
-    factor = limit / max(length(sent, start), limit)
+    moved = differences(sent, start)
+    factor = shortening(moved, limit)
     if factor == 1.0:
         return sent
+    near: State = {}
+    for group, named in moved.items():
+        starts = {name: _start(start, group, name, sent[group][name]) for name in named}
+        near[group] = {n: (starts[n] + factor * far).to(sent[group][n].dtype) for n, far in named.items()}
+    return {group: {**tensors, **near[group]} for group, tensors in sent.items()}
+
+
+def differences(sent: State, start: State) -> State:
+    """Return how far every tensor is from its start, in float64; what has no like there is measured from zero."""
     return {
-        group: {name: _nearer(tensor, _start(start, group, name, tensor), factor) for name, tensor in tensors.items()}
+        group: {
+            name: tensor.double() - _start(start, group, name, tensor)
+            for name, tensor in tensors.items()
+            if tensor.is_floating_point()
+        }
         for group, tensors in sent.items()
     }
 
 
-def length(sent: State, start: State) -> float:
-    """Measure an update: the L2 norm of all its differences."""
-    total = 0.0
-    for group, tensors in sent.items():
-        for name, tensor in tensors.items():
-            if tensor.is_floating_point():
-                total += float((tensor.double() - _start(start, group, name, tensor)).square().sum())
-    return total**0.5
+def shortening(moved: State, limit: float) -> float:
+    """Return the factor that makes a difference no longer than ``limit``: at most one; NaN if it has no length."""
+    length = sqrt(sum(float(tensor.square().sum()) for tensors in moved.values() for tensor in tensors.values()))
+    return limit / max(length, limit)
 
 
-def _start(start: State, group: str, name: str, like: Tensor) -> Tensor:
-    """Find what a tensor is measured from, in float64; what has no like is measured from zero."""
+def _start(start: State, group: str, name: str, like: Tensor) -> Tensor | float:
     found = start.get(group, {}).get(name)
-    if found is None or found.shape != like.shape:
-        return torch.zeros_like(like, dtype=torch.float64)
-    return found.double()
-
-
-def _nearer(tensor: Tensor, start: Tensor, factor: float) -> Tensor:
-    if not tensor.is_floating_point():
-        return tensor
-    return (start + factor * (tensor.double() - start)).to(tensor.dtype)
+    return 0.0 if found is None or found.shape != like.shape else found.double()

@@ -15,9 +15,9 @@ from fedbasis import coefficients
 from fedbasis.algorithms.base import CLOCK, MODEL, Adaptation, Context, Method, MethodConfig, Sent, Task, put_aside
 from fedbasis.algorithms.fedavg import FedAvg
 from fedbasis.basis import BasisSet
-from fedbasis.basis_robust import alone, basis_mean, reference
 from fedbasis.basis_config import FedBasisConfig
 from fedbasis.basis_learning import Work, learn_coefficients
+from fedbasis.basis_robust import alone, basis_mean, reference
 from fedbasis.basis_round import train_locally
 from fedbasis.clustering import cluster_models
 from fedbasis.params import State, Tensors
