@@ -178,6 +178,11 @@ OTHER: dict[str, Any] = {  # values that cannot be guessed from the present one
     "machine.workers": 3,
     "machine.device": "cpu",
     "method.coefficient_epochs": 3,
+    "aggregation.mean": "median",
+    "aggregation.clip": 2.0,
+    "privacy.noise_multiplier": 1.0,
+    "privacy.delta": 1e-3,
+    "privacy.noise_seed": "secret",
 }
 
 
@@ -196,7 +201,7 @@ def another(key: str, field: FieldInfo, value: Any) -> Any:
 def test_the_name_of_a_run_depends_on_every_setting_but_the_places() -> None:
     experiment = parse(PLAIN)
     digest, keys = experiment.digest("data"), set()
-    for name in ("data", "model", "train", "personalize", "machine", "method"):
+    for name in ("data", "model", "train", "personalize", "machine", "aggregation", "privacy", "method"):
         section = getattr(experiment, name)
         for field, info in type(section).model_fields.items():
             key = f"{name}.{field}"
