@@ -171,6 +171,10 @@ class TestWhatIsRefused:
         extra = {**server, "choice": {"cluster": torch.tensor(1)}}
         with pytest.raises(InputError, match="'choice/cluster'"):
             mechanism().aggregate(method, server, [("a", Sent(extra, {}))], 7, 0)
+        name, *_ = server["model"]
+        less = {"model": {n: t for n, t in server["model"].items() if n != name}}
+        with pytest.raises(InputError, match=f"The update of b does not fit the network: '{name}' is missing"):
+            mechanism().aggregate(method, server, [("a", Sent(server, {})), ("b", Sent(less, {}))], 7, 0)
         with pytest.raises(InputError, match="none arrived in round 3"):
             mechanism().aggregate(method, server, [], 7, 2)
 
@@ -203,7 +207,7 @@ class TestRounds:
         (one, lines), (two, _), (three, quiet) = run("a", False), run("b", False), run("c", True)
         assert same(one, two)
         assert not same(one, three)
-        expected = [round(epsilon(n, 3.0, 4, 2, default_delta(4)), 4) for n in (1, 2)]
+        expected = [epsilon(n, 3.0, 4, 2, default_delta(4)) for n in (1, 2)]
         assert [line["epsilon"] for line in lines] == [line["epsilon"] for line in quiet] == expected
         assert lines[0]["delta"] == default_delta(4)
         assert all("loss" in line and line["validation"] == 0.5 for line in lines)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedbasis.accounting import epsilon
 from fedbasis.algorithms.base import Method, Sent
-from fedbasis.params import State
+from fedbasis.params import State, require_same, shapes
 from fedbasis.screening import differences, shortening
 from fedbasis.seeding import numpy_generator
 from pflbed.errors import InputError
@@ -57,7 +57,7 @@ class Mechanism:
 
     def spent(self, rounds: int) -> dict[str, float]:
         """Return it for the log."""
-        return {"epsilon": round(self.epsilon(rounds), 4), "delta": self.delta}
+        return {"epsilon": self.epsilon(rounds), "delta": self.delta}
 
     def aggregate(
         self, method: Method, server: State, updates: Iterable[tuple[str, Sent]], seed: int, round: int
@@ -69,9 +69,11 @@ class Mechanism:
             tensors = method.unfolded(server, sent.tensors)
             start = method.reference(server, client, tensors)
             _require_bounded(tensors, start, client)
+            like = like or {group: {name: start[group][name] for name in named} for group, named in tensors.items()}
+            for group in {**like, **tensors}:
+                require_same(tensors.get(group, {}), shapes(like.get(group, {})), f"The update of {client}")
             moved = differences(tensors, start)
             factor = shortening(moved, self.clip)
-            like = like or {group: {name: start[group][name] for name in named} for group, named in tensors.items()}
             total = total or {g: {n: torch.zeros_like(t) for n, t in named.items()} for g, named in moved.items()}
             for group, named in moved.items() if 0 < factor <= 1 else ():  # no number: an update of zero
                 for name, far in named.items():

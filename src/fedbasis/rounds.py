@@ -126,12 +126,13 @@ def train(
             drawn_by = seed if privacy is None else privacy.drawing_seed(seed)
             chosen = sampled(clients, participation, drawn_by, number)
             down = nbytes(method.broadcast(server, chosen[0]))
-            stream = _Stream(engine.map(server, chosen, number), len(chosen), number + 1, on_client)
+            silent = privacy is not None and privacy.secret  # what clients say of themselves has no noise
+            seen = None if silent else on_client
+            stream = _Stream(engine.map(server, chosen, number), len(chosen), number + 1, seen)
             if privacy is None:
                 after = method.aggregate(server, clipped_stream(method, server, stream), seed)
             else:
                 after = privacy.aggregate(method, server, stream, seed, number)
-            silent = privacy is not None and privacy.secret  # what clients say of themselves has no noise
             record = {
                 "round": number + 1,
                 "rounds": method.task.rounds,
