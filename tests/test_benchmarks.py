@@ -54,6 +54,22 @@ def test_pixels_are_normalized_alike() -> None:
     assert np.array_equal(labels.numpy(), images.labels)
 
 
+def test_an_attack_changes_what_attackers_send_and_nothing_else() -> None:
+    import plain
+    import robust
+
+    images = plain.shared_out(*plain.random_images(12, 8, 3), clients=2)
+    method = METHODS["fedavg"](None, Task(Network("cnn", 3, 8), Recipe(Preprocessing(8), epochs=1, batch=6), rounds=1))
+    server, honest = method.init(0), Serial(method, images, 0)
+    first, second = images
+    attacked = robust.Attacked(honest, frozenset({second}), 0)
+    for (name, sent), (_, true) in zip(
+        attacked.map(server, [first, second], 0), honest.map(server, [first, second], 0), strict=True
+    ):
+        same = [torch.equal(t, true.tensors["model"][n]) for n, t in sent.tensors["model"].items()]
+        assert all(same) if name == first else not any(same)
+
+
 def test_every_benchmark_has_a_place_on_the_page() -> None:
     import all as runner
     from measure import put

@@ -178,6 +178,11 @@ OTHER: dict[str, Any] = {  # values that cannot be guessed from the present one
     "machine.workers": 3,
     "machine.device": "cpu",
     "method.coefficient_epochs": 3,
+    "aggregation.mean": "median",
+    "aggregation.clip": 2.0,
+    "privacy.noise_multiplier": 1.0,
+    "privacy.delta": 1e-3,
+    "privacy.noise_seed": "secret",
 }
 
 
@@ -196,7 +201,7 @@ def another(key: str, field: FieldInfo, value: Any) -> Any:
 def test_the_name_of_a_run_depends_on_every_setting_but_the_places() -> None:
     experiment = parse(PLAIN)
     digest, keys = experiment.digest("data"), set()
-    for name in ("data", "model", "train", "personalize", "machine", "method"):
+    for name in ("data", "model", "train", "personalize", "machine", "aggregation", "privacy", "method"):
         section = getattr(experiment, name)
         for field, info in type(section).model_fields.items():
             key = f"{name}.{field}"
@@ -241,5 +246,6 @@ def test_a_key_that_came_later_does_not_rename_the_runs_that_do_not_use_it() -> 
     settings["data"].pop("source")
     for section, key in (("data", "limit"), ("train", "serve_every"), ("personalize", "whom")):
         del settings[section][key]
+    del settings["aggregation"], settings["privacy"]
     text = json.dumps([settings, "data"], sort_keys=True)
     assert experiment.digest("data") == hashlib.sha256(text.encode()).hexdigest()[:12]

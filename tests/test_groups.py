@@ -134,6 +134,21 @@ def test_memory_is_shown_where_the_log_has_it(tmp_path: Path) -> None:
     assert [cells[-1].text for _, cells in grid.rows] == ["3.0 MB", NOTHING]
 
 
+def test_privacy_is_shown_where_the_log_has_it(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name, name, {}) for name in ("fedavg", "fedprox")]
+    assert "ε" not in training_cost(groups_of(runs)).columns
+    lines = [json.loads(line) for line in runs[0].metrics.read_text().splitlines()]
+    spent = [{**line, "epsilon": 1.5 * line["round"], "delta": 1e-3} for line in lines]
+    runs[0].metrics.write_text("".join(json.dumps(line) + "\n" for line in spent))
+    grid = training_cost(groups_of(runs))
+    assert grid.columns[-2:] == ["ε", "δ"]
+    told = [f"{1.5 * len(lines):.2f}", "1.0e-03"]
+    assert [[cell.text for cell in cells[-2:]] for _, cells in grid.rows] == [told, [NOTHING] * 2]
+    text = page(runs, tmp_path)
+    assert "docs/privacy.md" in text
+    assert f"{1.5 * len(lines):.2f}" in text
+
+
 def test_runs_are_found_in_folders_of_folders(tmp_path: Path) -> None:
     one, two = seeds_of(tmp_path / "deep" / "er", "fedavg")[:2]
     assert [run.folder for run in find_runs([one.folder, tmp_path / "deep"])][:2] == [one.folder, two.folder]

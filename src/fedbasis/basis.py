@@ -108,6 +108,11 @@ class BasisSet:
         grams = [(m[self.major :].double() @ m[self.major :].double().t()) for m in self.weights]
         return _mean_cosine(torch.stack(grams).sum(dim=0)), [_mean_cosine(gram) for gram in grams]
 
+    def cosines(self) -> dict[str, float]:
+        """Name them: of the network, and of every block."""
+        whole, blocks = self.cosine()
+        return {"network": whole, **dict(zip(self.layout.blocks, blocks, strict=True))}
+
 
 def _mean_cosine(gram: Tensor) -> float:
     norms = gram.diagonal().clamp_min(torch.finfo(gram.dtype).tiny).sqrt()

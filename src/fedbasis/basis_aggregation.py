@@ -80,12 +80,11 @@ class BasisMean:
         expected = (len(self.bases.weights), self.bases.count)
         if tuple(alpha.shape) != expected or a.shape != (expected[0],):
             raise InputError(f"{where} must hold coefficients of shape {expected}, but they are {tuple(alpha.shape)}.")
-        usage = torch.cat([torch.ones_like(alpha[:, :1]), alpha], dim=1) if self.bases.major else alpha
+        usage = usage_of(alpha, self.bases.major)
         share = usage if self.by_usage else torch.ones_like(usage)
         for block, piece, moved in self._moved(tensors, alpha, a, share, where):
             self._weights[block][:, piece].add_(moved.double(), alpha=weight)
-        ended = self._ended(tensors, where)
-        for block, statistics in enumerate(ended):
+        for block, statistics in enumerate(ended(self.bases, tensors, where)):
             self._statistics[block].add_(torch.outer(usage[block].double(), statistics.double()), alpha=weight)
         self._share += weight * share.double()
         self._usage += weight * usage.double()
@@ -102,8 +101,7 @@ class BasisMean:
             for block, piece, v in self._pieces():
                 yield block, piece, rebuild(v, c[block], a[block], ends[block][piece], share[block])
             return
-        groups = (["major"] if bases.major else []) + [basis_name(k) for k in range(bases.count)]
-        found = [layout.flatten({**tensors[group], **tensors["statistics"]}, True, where) for group in groups]
+        found = rows_of(bases, tensors, where)
         for block, piece, v in self._pieces():
             moved = torch.stack([flats[block][piece] for flats in found])
             if self.by_usage:
@@ -115,10 +113,6 @@ class BasisMean:
             for start in range(0, matrix.shape[1], PIECE):
                 piece = slice(start, start + PIECE)
                 yield block, piece, matrix[:, piece]
-
-    def _ended(self, tensors: State, where: str) -> list[Tensor]:
-        whole = tensors.get("model") or {**tensors[basis_name(0)], **tensors["statistics"]}
-        return self.bases.layout.flatten(whole, False, where)
 
     def result(self) -> BasisSet:
         """Return the new bases; what nobody used is what it was. The sums are let go on the way: ask once."""
@@ -133,6 +127,23 @@ class BasisMean:
             for part, old in zip(self._usage, self.bases.statistics, strict=True)
         ]
         return BasisSet(self.bases.layout, weights, statistics, self.bases.major)
+
+
+def usage_of(alpha: Tensor, major: bool) -> Tensor:
+    """Say how much a client uses every basis; the major one it uses always."""
+    return torch.cat([torch.ones_like(alpha[:, :1]), alpha], dim=1) if major else alpha
+
+
+def rows_of(bases: BasisSet, tensors: State, where: str) -> list[list[Tensor]]:
+    """Find the bases in a full upload, each as one vector per block."""
+    groups = (["major"] if bases.major else []) + [basis_name(k) for k in range(bases.count)]
+    return [bases.layout.flatten({**tensors[group], **tensors["statistics"]}, True, where) for group in groups]
+
+
+def ended(bases: BasisSet, tensors: State, where: str) -> list[Tensor]:
+    """Find the statistics that a client ended with, each block's as one vector."""
+    whole = tensors.get("model") or {**tensors[basis_name(0)], **tensors["statistics"]}
+    return bases.layout.flatten(whole, False, where)
 
 
 def _divide(total: Tensor, part: Tensor, everyone: float, old: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from fedbasis.basis_learning import CoefficientSettings, Statistics
 from fedbasis.method_config import MethodConfig
+from pflbed.errors import InputError
 
 
 class FedBasisConfig(MethodConfig):
@@ -44,6 +45,43 @@ class FedBasisConfig(MethodConfig):
         if self.basis_optimizer != "sgd" and (self.upload, self.aggregation) != ("full", "mean"):
             raise ValueError("a basis_optimizer other than 'sgd' needs upload = 'full' and aggregation = 'mean'")
         return self
+
+    def require(self, rounds: int, pretrained: bool, robust: bool) -> None:
+        """Refuse what the rest of an experiment does not allow."""
+        if self.warm_start > 0 and rounds < 2:
+            raise InputError("A warm start needs at least 2 rounds, one of FedAvg and one of bases; raise 'rounds'.")
+        if self.init == "random" and pretrained:
+            raise InputError(
+                "init = 'random' draws every basis anew, so it takes no pretrained weights; leave them out."
+            )
+        if robust and not self.factored:
+            raise InputError(
+                "A trimmed mean or median of bases compares the one direction in which each client moves them all, "
+                "which coordinate_descent = true and basis_optimizer = 'sgd' give; set these, or leave "
+                "aggregation.mean out."
+            )
+
+    def require_clients(self, count: int) -> None:
+        """The last warm-up round must bring at least as many models as there are bases to make of them."""
+        if self.warm_start > 0 and count < self.bases:
+            raise InputError(
+                f"{self.bases} bases need at least as many clients a round, but there are {count}; lower 'bases' or "
+                "raise 'participation'."
+            )
+
+    def require_mean(self) -> None:
+        """Refuse settings whose server needs more than the clients' mean."""
+        if self.warm_start > 0 or self.aggregation != "mean":
+            raise InputError(
+                "[privacy] protects what is averaged over the clients, but a warm start compares the clients' models "
+                "with one another and aggregation = 'usage' divides by how much a basis was used; set warm_start = 0, "
+                "init = 'random' and aggregation = 'mean'."
+            )
+
+    @property
+    def by_usage(self) -> bool:
+        """Whether a basis moves by the mean of the clients that used it."""
+        return self.aggregation == "usage"
 
     @property
     def factored(self) -> bool:

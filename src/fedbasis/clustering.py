@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedbasis.averaging import MakeMean
 from fedbasis.blocks import Layout
 from fedbasis.params import StreamingMean, Tensors, columns, inner_products
 from fedbasis.seeding import seed_for
@@ -47,6 +48,7 @@ def cluster_models(
     clusters: int,
     seed: int,
     by_block: bool,
+    mean: MakeMean = StreamingMean,
 ) -> list[Tensors]:
     """Return the weighted mean models of the clusters of models that all started from ``start``.
 
@@ -62,7 +64,7 @@ def cluster_models(
         labels = [cluster_products(product, clusters, seed) for product in products]
     else:
         labels = [cluster_products(torch.stack(products).sum(0), clusters, seed)] * len(products)
-    means = [StreamingMean() for _ in range(clusters * len(products))]
+    means = [mean() for _ in range(clusters * len(products))]
     for index, model in enumerate(models):
         for block, label in enumerate(labels):
             mine = {entry.name: model[entry.name] for entry in layout.entries if entry.block == block}

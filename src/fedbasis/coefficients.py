@@ -23,6 +23,12 @@ def combination(weights: Tensor, major: bool) -> Tensor:
     return torch.cat([half, weights / 2], dim=1)
 
 
+def convex(weights: Tensor) -> Tensor:
+    """Make what a client says its convex weights are such weights: none below zero, every block's sum one."""
+    positive = weights.clamp(0, 1)
+    return positive.add(1e-12) / positive.add(1e-12).sum(dim=-1, keepdim=True)
+
+
 def pull_back(psi: Tensor, gradient_of_c: Tensor, major: bool, tau: float = 1.0) -> Tensor:
     """Turn d loss / d c into d loss / d psi through the softmax (its Jacobian is diag(alpha) - alpha alpha^T)."""
     weights = alpha(psi, tau)

@@ -12,13 +12,14 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Self, Union, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, Strict, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from fedbasis.algorithms import METHODS
 from fedbasis.algorithms.base import MethodConfig
 from fedbasis.models import MODELS
 from fedbasis.personalize import KEPT, all_ways
+from fedbasis.protection import Aggregation, Privacy, Section
 from fedbasis.train import Augment
 from pflbed import Spec
 from pflbed.errors import InputError
@@ -28,12 +29,8 @@ from pflbed.spec import PARTITIONS
 EMBEDDED = "digits4"
 LATER = (("data", "limit"), ("train", "serve_every"), ("personalize", "whom"))
 """Keys that came after the first runs: at their default they do not count for a run's name."""
-
-
-class Section(BaseModel):
-    """A part of the configuration: unknown keys are refused, "5" is no 5, a default counts as if it was written."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True)
+WHOLE_LATER = ("aggregation", "privacy")
+"""The same of whole tables."""
 
 
 class Data(Section):
@@ -180,6 +177,8 @@ class Experiment(Section):
     train: Train = Train()
     personalize: Personalize = Personalize()
     machine: Machine = Machine()
+    aggregation: Aggregation = Aggregation()
+    privacy: Privacy = Privacy()
     method_name: str
     method: MethodConfig
 
@@ -204,6 +203,8 @@ class Experiment(Section):
         for section, key in LATER:
             if settings[section][key] == type(getattr(self, section)).model_fields[key].default:
                 settings[section].pop(key)
+        for section in (name for name in WHOLE_LATER if getattr(self, name) == type(getattr(self, name))()):
+            settings.pop(section)
         if self.model.weights is not None:
             settings["model"]["weights"] = _content(Path(self.model.weights))
         text = json.dumps([settings, data_digest], sort_keys=True)
@@ -272,10 +273,41 @@ def _misfits(experiment: Experiment) -> list[str]:
         allowed = (*all_ways(method), *((KEPT,) if takes_part and method.own else ()))
         wrong = [way for way in experiment.ways if way not in allowed]
         problems += [f"personalize.ways holds '{way}'{_nearest(way, list(allowed))}" for way in wrong]
+    problems += _unprotected(experiment)
     if experiment.personalize.whom == "participating" and 1.0 not in experiment.data.sizes.values():
         problems.append("clients that took part have all of their images, but data.sizes has no size of 1.0")
     if experiment.personalize.whom == "new" and not experiment.data.new_clients:
         problems.append("data.new_clients is 0, so there is nobody to serve (did you mean whom = 'participating'?)")
+    return problems
+
+
+def _unprotected(experiment: Experiment) -> list[str]:
+    """Find what aggregation and privacy cannot do together, or with the rest."""
+    problems: list[str] = []
+    averaging, private = experiment.aggregation.averaging(), experiment.privacy.noise_multiplier > 0
+    by_examples = experiment.train.weighting == "examples"
+    if averaging.robust and by_examples:
+        problems.append(
+            "aggregation.mean does not trust clients, so it cannot believe how many images they say they have; set "
+            "train.weighting = 'uniform'"
+        )
+    if not averaging.trusting and experiment.method_name and not METHODS[experiment.method_name].averages:
+        problems.append(f"[aggregation] has no meaning for {experiment.method_name}, which averages nothing")
+    if private and by_examples:
+        problems.append(
+            "[privacy] bounds what a client can change, but a client with many images would count more; set "
+            "train.weighting = 'uniform'"
+        )
+    if private and not averaging.trusting:
+        problems.append(
+            "[privacy] shortens updates itself and adds its noise to their mean; leave [aggregation] out, and set "
+            "privacy.clip"
+        )
+    if private and experiment.privacy.noise_seed == "secret" and experiment.personalize.whom == "participating":
+        problems.append(
+            "privacy.noise_seed = 'secret' protects the clients that take part, but personalize.whom = 'participating' "
+            "would write down what each of them predicts; serve new clients"
+        )
     return problems
 
 

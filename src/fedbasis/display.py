@@ -90,12 +90,14 @@ class _RunObserver(Observer):
         """Say a line per round."""
         left = self._clock.left(record["round"], record["rounds"])
         score = record["validation"]
+        loss = f"  loss {record['loss']:.3f}" if "loss" in record else ""
+        epsilon = f"  ε {record['epsilon']:.2f}" if "epsilon" in record else ""
         accuracy = "" if score is None else f"  validation {100 * score:.1f} %"
         cosine = f"  cosine {record['cosine']['network']:.4f}" if "cosine" in record else ""
         refused = f"  refused {', '.join(record['refused'])}" if record["refused"] else ""
         self._say(
-            f"round {record['round']:>3}/{record['rounds']}  {record['clients']} clients  loss {record['loss']:.3f}"
-            f"{accuracy}{cosine}  {record['seconds']:.1f} s{refused}  {left}"
+            f"round {record['round']:>3}/{record['rounds']}  {record['clients']} clients{loss}"
+            f"{accuracy}{cosine}{epsilon}  {record['seconds']:.1f} s{refused}  {left}"
         )
         if record["round"] == record["rounds"]:
             self._clock = _TimeLeft()

@@ -27,6 +27,7 @@ from fedbasis.kept import Kept
 from fedbasis.models import Network
 from fedbasis.params import State
 from fedbasis.personalize import KEPT
+from fedbasis.privacy import Mechanism
 from fedbasis.rounds import Validation, sampled, train
 from fedbasis.runs import Run, append_line, read_lines, rewrite_lines, sync
 from fedbasis.seeding import numpy_generator
@@ -83,10 +84,20 @@ class Prepared:
             e.train.decay, e.train.augment,
         )  # fmt: skip
         weighting = cast(Literal["uniform", "examples"], e.train.weighting)
-        task = Task(network, recipe, e.train.rounds, weighting)
+        task = Task(network, recipe, e.train.rounds, weighting, averaging=e.aggregation.averaging())
         if e.model.weights is not None:
             task = replace(task, weights=artifact.load_weights(Path(e.model.weights), task.layout.shapes))
-        return METHODS[e.method_name](e.method, task)
+        method = METHODS[e.method_name](e.method, task)
+        if self.mechanism is not None:
+            method.require_mean()
+            self.mechanism.epsilon(e.train.rounds)  # the package that computes it may be missing
+        return method
+
+    @cached_property
+    def mechanism(self) -> Mechanism | None:
+        """How the participating clients are protected, if they are."""
+        e, clients = self.experiment, self.benchmark.participating
+        return e.privacy.mechanism(len(clients), len(sampled(clients, e.train.participation, e.seed, 0)))
 
     @property
     def training(self) -> Mapping[str, Images]:
@@ -249,6 +260,7 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
             validate=Validation(method, (prepared.clients[name] for name in prepared.benchmark.participating)),
             checkpoint_seconds=e.machine.checkpoint_seconds, on_client=observer.client, on_round=observer.round,
             measure=Curve(method, workers, clients, plan, e.seed, e.train.serve_every, kept),
+            privacy=prepared.mechanism,
         )  # fmt: skip
         publish(prepared, server, run)
         rewrite_lines(run.evaluation, done)
@@ -280,6 +292,7 @@ def publish(prepared: Prepared, server: State, run: Run) -> None:
             "run": run.folder.name,
             "rounds": e.train.rounds,
             "clients": len(prepared.benchmark.participating),
+            **({} if (protected := prepared.mechanism) is None else {"privacy": protected.spent(e.train.rounds)}),
         },
     )
     artifact.save(run.bases, state, card, replace=True)

@@ -45,10 +45,12 @@ def _run(run: Run, trust: bool) -> Iterator[Part]:
     yield f"Run {run.folder.name}: {what}, {state}."
     if lines:
         last = lines[-1]
+        loss = f"loss {last['loss']:.3f}, " if "loss" in last else ""
+        epsilon = f" ({last['epsilon']:.2f}, {last['delta']:.1e})-private." if "epsilon" in last else ""
         yield (
-            f"Round {last['round']}/{last['rounds']}: loss {last['loss']:.3f}, {last['clients']} clients, "
+            f"Round {last['round']}/{last['rounds']}: {loss}{last['clients']} clients, "
             f"{last['bytes_up']:,} bytes up and {last['bytes_down']:,} down per client, "
-            f"{sum(line['seconds'] for line in lines):.0f} s in all."
+            f"{sum(line['seconds'] for line in lines):.0f} s in all.{epsilon}"
         )
     if run.results.exists():
         rows = json.loads(run.results.read_text(encoding="utf-8"))

@@ -12,7 +12,9 @@ from fedbasis.algorithms.base import Method, Sent
 from fedbasis.engines.base import Engine
 from fedbasis.flat import FlatModel
 from fedbasis.params import State, nbytes, require_finite
+from fedbasis.privacy import Mechanism
 from fedbasis.runs import Run, append_line, read_lines, rewrite_lines, sync
+from fedbasis.screening import clipped_stream
 from fedbasis.seeding import numpy_generator
 from fedbasis.train import predict
 from pflbed import Client, Images
@@ -96,6 +98,7 @@ def train(
     on_client: ClientSeen | None = None,
     on_round: RoundSeen | None = None,
     measure: Measure | None = None,
+    privacy: Mechanism | None = None,
 ) -> State:
     """Train to the end and return the server's state; a checkpoint in the run is taken up.
 
@@ -120,21 +123,28 @@ def train(
     try:
         for number in range(start, method.task.rounds):
             began = time.perf_counter()
-            chosen = sampled(clients, participation, seed, number)
+            drawn_by = seed if privacy is None else privacy.drawing_seed(seed)
+            chosen = sampled(clients, participation, drawn_by, number)
             down = nbytes(method.broadcast(server, chosen[0]))
-            stream = _Stream(engine.map(server, chosen, number), len(chosen), number + 1, on_client)
-            after = method.aggregate(server, stream, seed)
+            silent = privacy is not None and privacy.secret  # what clients say of themselves has no noise
+            seen = None if silent else on_client
+            stream = _Stream(engine.map(server, chosen, number), len(chosen), number + 1, seen)
+            if privacy is None:
+                after = method.aggregate(server, clipped_stream(method, server, stream), seed)
+            else:
+                after = privacy.aggregate(method, server, stream, seed, number)
             record = {
                 "round": number + 1,
                 "rounds": method.task.rounds,
                 "clients": len(chosen),
-                "refused": stream.refused,
+                "refused": [] if silent else stream.refused,
                 "seconds": round(time.perf_counter() - began, 3),
                 "bytes_up": stream.bytes_up // max(1, len(chosen) - len(stream.refused)),
                 "bytes_down": down,
                 "peak_memory": engine.peak_memory(),
-                "validation": None if validate is None else validate(after),
-                **stream.means(),
+                "validation": None if validate is None or silent else validate(after),
+                **({} if silent else stream.means()),
+                **({} if privacy is None else privacy.spent(number + 1)),
                 **method.diagnostics(after),
                 **(measure(number + 1, after) if measure is not None else {}),
             }

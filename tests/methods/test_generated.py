@@ -16,8 +16,9 @@ from fedbasis.algorithms.base import Adaptation, Context, Task
 from fedbasis.algorithms.fedavg import FedAvg
 from fedbasis.algorithms.knn_per import GRID, KNNPer, KNNPerConfig
 from fedbasis.algorithms.pfedgp import PFedGP, PFedGPConfig, hold_out
-from fedbasis.algorithms.pfedhn import PFedHN, PFedHNConfig, pull_back
+from fedbasis.algorithms.pfedhn import PFedHN, PFedHNConfig
 from fedbasis.gp_tree import ELSEWHERE, LEFT, RIGHT, Fork, GPTree, Kernel, class_tree, polya_gamma, two_means
+from fedbasis.hypernetwork import pull_back
 from fedbasis.models import Network
 from fedbasis.params import State, Tensors
 from fedbasis.personalize import personalize

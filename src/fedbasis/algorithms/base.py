@@ -7,87 +7,27 @@ reads its updates from a stream, one at a time.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fedbasis.blocks import Layout
+from fedbasis.averaging import Averaging
 from fedbasis.classifier import passed
 from fedbasis.flat import FlatModel
 from fedbasis.method_config import MethodConfig as MethodConfig  # noqa: PLC0414  (methods take it from here)
-from fedbasis.models import Network, classifier_of, normalization_of
-from fedbasis.pack import packed, spooled, unpacked
-from fedbasis.params import State, StreamingMean, Tensors
+from fedbasis.pack import spooled
+from fedbasis.params import State, Tensors
 from fedbasis.seeding import torch_generator
+from fedbasis.task import Task as Task  # noqa: PLC0414
 from fedbasis.train import Examples, Recipe, predict
+from pflbed.errors import InputError
 
 MODEL = "model"
 """The group of the one model that most methods send, average and start from."""
 CLOCK = "clock"
 """The group of counters that a server needs for itself and no new client does."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """What every method is given: the network, the local recipe, and the size of the training."""
-
-    network: Network
-    recipe: Recipe
-    rounds: int
-    weighting: Literal["uniform", "examples"] = "uniform"
-    weights: Tensors | None = field(default=None, repr=False)  # pretrained tensors that replace the drawn ones
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel to another process with pretrained tensors as one plain array."""
-        weights = None if self.weights is None else packed({"": self.weights})
-        return _task, (self.network, self.recipe, self.rounds, self.weighting, weights)
-
-    @cached_property
-    def layout(self) -> Layout:
-        """The network's tensors by blocks."""
-        return self.network.layout(self.network.build())
-
-    @cached_property
-    def classifier(self) -> str:
-        """The name of the network's classifier layer."""
-        return classifier_of(self.network.build())
-
-    @cached_property
-    def head(self) -> frozenset[str]:
-        """The names of the classifier's tensors."""
-        return frozenset(entry.name for entry in self.layout.entries if entry.name.startswith(self.classifier + "."))
-
-    @cached_property
-    def body(self) -> frozenset[str]:
-        """The names of all other tensors, normalization statistics included."""
-        return frozenset(entry.name for entry in self.layout.entries) - self.head
-
-    @cached_property
-    def normalization(self) -> frozenset[str]:
-        """The names of the normalization layers' tensors: scale and shift, and their running statistics."""
-        return frozenset(normalization_of(self.network.build()))
-
-    @cached_property
-    def parameters(self) -> frozenset[str]:
-        """The names of what a gradient trains; the rest are statistics."""
-        return frozenset(entry.name for entry in self.layout.select(True))
-
-    def initial(self, seed: int) -> Tensors:
-        """Draw the initial model; pretrained tensors take the place of those they name."""
-        return {**self.network.initial(seed), **(self.weights or {})}
-
-    def weight(self, examples: int) -> float:
-        """Return how much a client with so many examples counts."""
-        return float(examples) if self.weighting == "examples" else 1.0
-
-
-def _task(network: Network, recipe: Recipe, rounds: int, weighting: Any, weights: NDArray[np.uint8] | None) -> Task:
-    return Task(network, recipe, rounds, weighting, None if weights is None else unpacked(weights)[""])
 
 
 @dataclass(frozen=True)
@@ -128,6 +68,20 @@ def put_aside(updates: Iterable[tuple[str, Sent]]) -> list[tuple[str, Sent]]:
 
     shown = spooled(states())
     return [(client, Sent(state, numbers)) for (client, numbers), state in zip(heads, shown, strict=True)]
+
+
+def within_range(
+    updates: Iterable[tuple[str, Sent]], averaging: Averaging, group: str = MODEL
+) -> Iterable[tuple[str, Sent]]:
+    """Where the server needs single models and does not trust them, bring them into the others' range."""
+    if not averaging.robust:
+        return updates
+    arrived = put_aside(updates)
+    bounded = averaging.within([sent.tensors[group] for _, sent in arrived])
+    return [
+        (client, replace(sent, tensors={**sent.tensors, group: model}))
+        for (client, sent), model in zip(arrived, bounded, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -171,6 +125,11 @@ class Method(ABC):
     """Whether a fitted client is one ordinary network; if not, ``probabilities`` needs what was learned besides it."""
     own: ClassVar[str] = ""
     """The group of what a client keeps that stands in for the server's tensors in its own model; empty: none does."""
+    averages: ClassVar[bool] = True
+    """Whether the server averages anything that clients send."""
+    singles: ClassVar[str] = ""
+    """What the server does with what single clients send, besides taking the mean; where noise goes on the mean, this
+    cannot be done, and the method is refused with these words. Empty: nothing."""
 
     def __init__(self, config: Any, task: Task) -> None:
         self.config = config
@@ -199,10 +158,33 @@ class Method(ABC):
 
     def mean(self, updates: Iterable[tuple[str, Sent]], group: str = MODEL) -> Tensors:
         """Take the mean of one group of the clients' tensors in a stream, each weighted as the task says."""
-        mean = StreamingMean()
+        mean = self.task.averaging.mean()
         for client, sent in updates:
             mean.add(sent.tensors[group], self.task.weight(int(sent.numbers["examples"])), f"The update of {client}")
         return mean.result()
+
+    def reference(self, server: State, client: str, sent: State) -> State:
+        """Return what a client's tensors are measured from, group by group: their difference is its update.
+
+        By default that is what the client received; a group that has no like is an update itself.
+        """
+        return {**server, **self.broadcast(server, client)}
+
+    def unfolded(self, server: State, sent: State) -> State:
+        """Write what one client sent as tensors whose mean over the clients is all that ``folded`` needs."""
+        return sent
+
+    def folded(self, server: State, mean: State, seed: int) -> State:
+        """Make the server's next state from the mean of what clients sent: as if one client had sent it."""
+        return self.aggregate(server, [("the mean", Sent(mean, {"loss": float("nan"), "examples": 1.0}))], seed)
+
+    def require_mean(self) -> None:
+        """Refuse, before any work, a method or settings that need more than the clients' mean."""
+        if self.singles:
+            raise InputError(
+                f"[privacy] protects what is averaged over the clients, but {self.title} needs more: {self.singles}; "
+                "leave [privacy] out or choose another method."
+            )
 
     def published(self, server: State) -> State:
         """Choose what new clients are served from; by default all of the state but its clock."""

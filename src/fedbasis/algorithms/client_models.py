@@ -12,8 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedbasis.algorithms.base import MODEL, Adaptation, Context, Method, Sent
-from fedbasis.params import State, StreamingMean, Tensors, columns, inner_products, require_same
+from fedbasis.algorithms.base import MODEL, Adaptation, Context, Method, Sent, within_range
+from fedbasis.params import State, Tensors, columns, inner_products, require_same
 from fedbasis.train import Adjust, Examples, by_epoch, sgd_steps
 
 CLIENT = "client/"
@@ -60,6 +60,7 @@ class ClientModels(Method):
     """A server that keeps every client's latest model; a specialization says how they are related."""
 
     own: ClassVar[str] = MODEL
+    singles: ClassVar[str] = "the server keeps every client's own model"
 
     def init(self, seed: int) -> State:
         """Start from the initial model and an empty table."""
@@ -69,15 +70,19 @@ class ClientModels(Method):
         """Replace the models that arrive and take the mean of all that are known, each weighted as the task says."""
         table = {group: tensors for group, tensors in server.items() if group.startswith(CLIENT)}
         examples = dict(zip(clients(server), server[TABLE]["examples"].tolist() if table else [], strict=True))
-        for client, sent in updates:
+        for client, sent in within_range(updates, self.task.averaging):
             require_same(sent.tensors[MODEL], self.task.layout.shapes, f"The update of {client}")
             table[CLIENT + client] = sent.tensors[MODEL]
             examples[client] = int(sent.numbers["examples"])
-        mean = StreamingMean()
+        mean = self.task.averaging.mean()
         for client in clients(table):
             mean.add(table[CLIENT + client], self.task.weight(examples[client]))
         counts = torch.tensor([examples[client] for client in clients(table)])
         return {MODEL: mean.result(), **table, TABLE: {"examples": counts}}
+
+    def reference(self, server: State, client: str, sent: State) -> State:
+        """A client's model is measured from the last one it sent, or from the mean of all."""
+        return {MODEL: server.get(CLIENT + client, server[MODEL])}
 
     def published(self, server: State) -> State:
         """A new client needs the mean of the clients' models and nothing else."""

@@ -16,6 +16,7 @@ class Collected(Several):
     """No method of its own, but the base of two: all rounds are FedAvg's, and the last one is summed up besides."""
 
     keeps: ClassVar[str] = "nothing"
+    singles: ClassVar[str] = "the last round compares the clients' models with one another"
 
     def init(self, seed: int) -> State:
         """Start from the initial model, and count the rounds."""
@@ -33,7 +34,7 @@ class Collected(Several):
             return {**super().aggregate(server, updates, seed), **clock}
         arrived = put_aside(updates)
         mean = super().aggregate(server, arrived, seed)
-        models = [sent.tensors[MODEL] for _, sent in arrived]
+        models = self.task.averaging.within([sent.tensors[MODEL] for _, sent in arrived])
         weights = [self.task.weight(int(sent.numbers["examples"])) for _, sent in arrived]
         found = self.summary(mean[MODEL], models, torch.tensor(weights, dtype=torch.float64), seed)
         return {**mean, **self.numbered(found), **clock}

@@ -15,15 +15,14 @@ from fedbasis import coefficients
 from fedbasis.algorithms.base import CLOCK, MODEL, Adaptation, Context, Method, MethodConfig, Sent, Task, put_aside
 from fedbasis.algorithms.fedavg import FedAvg
 from fedbasis.basis import BasisSet
-from fedbasis.basis_aggregation import BasisMean
 from fedbasis.basis_config import FedBasisConfig
 from fedbasis.basis_learning import Work, learn_coefficients
+from fedbasis.basis_robust import alone, basis_mean, reference
 from fedbasis.basis_round import train_locally
 from fedbasis.clustering import cluster_models
 from fedbasis.params import State, Tensors
 from fedbasis.seeding import seed_for
 from fedbasis.train import Examples, by_epoch
-from pflbed.errors import InputError
 
 
 class FedBasis(Method):
@@ -43,24 +42,15 @@ class FedBasis(Method):
 
     def __init__(self, config: FedBasisConfig, task: Task) -> None:
         super().__init__(config, task)
-        if config.warm_start > 0 and task.rounds < 2:
-            raise InputError("A warm start needs at least 2 rounds, one of FedAvg and one of bases; raise 'rounds'.")
+        config.require(task.rounds, bool(task.weights), task.averaging.robust)
         share = round(config.warm_start * task.rounds)
         self.warm_rounds = min(max(1, share), task.rounds - 1) if config.warm_start > 0 else 0
         self._warm_up = FedAvg(None, task)
         self._only = (0, 1) if config.communicate_every == "step" else None
-        if config.init == "random" and task.weights:
-            raise InputError(
-                "init = 'random' draws every basis anew, so it takes no pretrained weights; leave them out."
-            )
 
     def require_clients(self, count: int) -> None:
         """The last warm-up round must bring at least as many models as there are bases to make of them."""
-        if self.warm_rounds and count < self.config.bases:
-            raise InputError(
-                f"{self.config.bases} bases need at least as many clients a round, but there are {count}; lower "
-                "'bases' or raise 'participation'."
-            )
+        self.config.require_clients(count)
 
     def init(self, seed: int) -> State:
         """Start with one model to warm up, or with bases at once."""
@@ -80,10 +70,8 @@ class FedBasis(Method):
         work = Work(context.model, data, self.task.recipe, self._only, context.watch)
         start = self._uniform(context.model.weights[0])
         psi = start if kept is None else kept["coefficients"]["psi"].to(start, copy=True)
-        generators = context.generator("coefficients"), context.generator("batches")
-        sent, weights, losses = train_locally(
-            self.config, work, lambda: self._bases(received, context), psi, *generators
-        )
+        both = context.generator("coefficients"), context.generator("batches")
+        sent, weights, losses = train_locally(self.config, work, lambda: self._bases(received, context), psi, *both)
         numbers = {**losses, "examples": float(len(data)), **coefficients.describe(self.task.layout.blocks, weights)}
         numbers["plain_entropy"] = float(coefficients.entropy(coefficients.alpha(psi)).mean())  # whatever tau is
         keeps = {"coefficients": {"psi": psi.cpu().clone()}} if self._only is not None else None
@@ -93,7 +81,7 @@ class FedBasis(Method):
         """Average the bases in a stream; the last warm-up round clusters the local models into the first bases."""
         if MODEL in server:
             return self._warm_aggregate(server, updates, seed)
-        mean = BasisMean(BasisSet.from_state(self.task.layout, server), self.config.aggregation == "usage")
+        mean = basis_mean(BasisSet.from_state(self.task.layout, server), self.config.by_usage, self.task.averaging)
         for client, sent in updates:
             mean.add(sent.tensors, self.task.weight(int(sent.numbers["examples"])), f"The update of {client}")
         return mean.result().to_state()
@@ -104,11 +92,29 @@ class FedBasis(Method):
             return {**self._warm_up.aggregate(server, updates, seed), CLOCK: {"round": torch.tensor(done)}}
         arrived = put_aside(updates)  # the one round in which all local models are needed at once
         major = [self._warm_up.aggregate(server, arrived, seed)[MODEL]] if self.config.major else []
-        models = [sent.tensors[MODEL] for _, sent in arrived]
-        by_block = self.config.cluster == "block"
+        models, mean = self.task.averaging.within([s.tensors[MODEL] for _, s in arrived]), self.task.averaging.mean
         counts = [self.task.weight(int(sent.numbers["examples"])) for _, sent in arrived]
-        bases = cluster_models(self.task.layout, server[MODEL], models, counts, self.config.bases, seed, by_block)
+        sort = self.config.bases, seed, self.config.cluster == "block"
+        bases = cluster_models(self.task.layout, server[MODEL], models, counts, *sort, mean)
         return BasisSet.from_models(self.task.layout, major + bases, self.config.major).to_state()
+
+    def reference(self, server: State, client: str, sent: State) -> State:
+        """A client's model is measured from the combination it started from; during warm-up, from what it received."""
+        if "coefficients" not in sent:
+            return super().reference(server, client, sent)
+        return reference(BasisSet.from_state(self.task.layout, server), sent, self.config.by_usage)
+
+    def unfolded(self, server: State, sent: State) -> State:
+        """Write what a client sent as all bases, as they would be with this client alone."""
+        return alone(BasisSet.from_state(self.task.layout, server), sent).to_state()
+
+    def folded(self, server: State, mean: State, seed: int) -> State:
+        """The mean of whole bases is the next state."""
+        return mean
+
+    def require_mean(self) -> None:
+        """The mean by usage and the clusters of the warm start are no means over the clients."""
+        self.config.require_mean()
 
     def model(self, server: State) -> Tensors:
         """Return the uniform combination of the bases."""
@@ -134,11 +140,7 @@ class FedBasis(Method):
         """Report how alike the bases are."""
         if MODEL in server:
             return {"phase": "warm-up"}
-        whole, blocks = BasisSet.from_state(self.task.layout, server).cosine()
-        return {
-            "phase": "bases",
-            "cosine": {"network": whole, **dict(zip(self.task.layout.blocks, blocks, strict=True))},
-        }
+        return {"phase": "bases", "cosine": BasisSet.from_state(self.task.layout, server).cosines()}
 
     def _bases(self, state: State, context: Context) -> BasisSet:
         return BasisSet.from_state(self.task.layout, state).to(context.model.weights[0].device)

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from fedbasis.algorithms.base import Adaptation, Context, MethodConfig, Sent
 from fedbasis.algorithms.several import Several
 from fedbasis.flat import FlatModel
-from fedbasis.params import State, StreamingMean, Tensors
+from fedbasis.params import State, Tensors
 from fedbasis.train import Examples, Objective, local_sgd
 
 MIXTURE = "mixture"
@@ -81,7 +81,7 @@ class FedEM(Several):
 
     def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
         """Take the mean of every component."""
-        means = {group: StreamingMean() for group in server}
+        means = {group: self.task.averaging.mean() for group in server}
         for client, sent in updates:
             weight = self.task.weight(int(sent.numbers["examples"]))
             for group, mean in means.items():

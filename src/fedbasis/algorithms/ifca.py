@@ -44,6 +44,7 @@ class IFCA(Several):
     ways: ClassVar[tuple[str, ...]] = ("cluster", "cluster+lp", "cluster+ft")
     rateless: ClassVar[tuple[str, ...]] = ("cluster",)
     prefix: ClassVar[str] = "cluster"
+    singles: ClassVar[str] = "every client says to which cluster its model belongs"
     config: IFCAConfig
 
     def init(self, seed: int) -> State:
@@ -64,9 +65,13 @@ class IFCA(Several):
         sent, _ = super().client_update({MODEL: models[chosen]}, None, data, context, only)
         return Sent({**sent.tensors, CHOICE: {"cluster": torch.tensor(chosen)}}, sent.numbers), None
 
+    def reference(self, server: State, client: str, sent: State) -> State:
+        """A client's model is measured from that of the cluster it chose."""
+        return {MODEL: self.models(server)[int(sent[CHOICE]["cluster"]) % self.count]}
+
     def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
         """Take every cluster's mean over the clients that chose it."""
-        means = [StreamingMean() for _ in range(self.count)]
+        means = [self.task.averaging.mean() for _ in range(self.count)]
         usage, used = StreamingMean(), set()
         for client, sent in updates:
             chosen = int(sent.tensors[CHOICE]["cluster"])

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedbasis.algorithms.base import MODEL, Adaptation, Context, MethodConfig
 from fedbasis.algorithms.collected import Collected
-from fedbasis.params import State, StreamingMean, Tensors
+from fedbasis.params import State, Tensors
 from fedbasis.seeding import seed_for
 from fedbasis.train import Examples
 from pflbed.errors import InputError
@@ -56,7 +56,7 @@ class KMeansK(Collected):
     def summary(self, mean: Tensors, models: Sequence[Tensors], weights: Tensor, seed: int) -> list[Tensors]:
         """Take every cluster's mean, statistics included; a cluster without models is the mean of all."""
         labels = self._cluster(self.gram(models, weights), weights, seed)
-        means = [StreamingMean() for _ in range(self.count)]
+        means = [self.task.averaging.mean() for _ in range(self.count)]
         for label, model, weight in zip(labels, models, weights.tolist(), strict=True):
             means[label].add(model, weight)
         return [one.result() if k in labels else mean for k, one in enumerate(means)]

@@ -24,6 +24,8 @@ class Local(Method):
     new_client: ClassVar[str] = "the initial model, trained on the client's own data (ft)"
     ways: ClassVar[tuple[str, ...]] = ("ft",)
     own: ClassVar[str] = MODEL
+    averages: ClassVar[bool] = False
+    singles: ClassVar[str] = "there is no mean, because nothing leaves a client"
 
     def init(self, seed: int) -> State:
         """Start from the initial model."""

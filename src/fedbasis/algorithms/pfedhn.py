@@ -19,12 +19,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedbasis.algorithms.base import CLOCK, MODEL, Adaptation, Context, Method, MethodConfig, Sent
-from fedbasis.params import State, StreamingMean, Tensors, only, plus, without
+from fedbasis.algorithms.base import CLOCK, MODEL, Adaptation, Context, Method, MethodConfig, Sent, within_range
+from fedbasis.hypernetwork import generate, pull_back
+from fedbasis.params import State, Tensors, only, plus, without
 from fedbasis.seeding import torch_generator
 from fedbasis.train import Examples, backward_passes, by_epoch, local_sgd
 
-HYPER, EMBEDDINGS, START = "hypernetwork", "embeddings", "start"
+HYPER, EMBEDDINGS, START, CHANGE = "hypernetwork", "embeddings", "start", "change"
 
 
 class PFedHNConfig(MethodConfig):
@@ -48,6 +49,7 @@ class PFedHN(Method):
     Config: ClassVar[type[MethodConfig]] = PFedHNConfig
     personalizers: ClassVar[tuple[str, ...]] = ("embedding",)
     ways: ClassVar[tuple[str, ...]] = ("embedding", "embedding+lp", "embedding+ft")
+    singles: ClassVar[str] = "the server learns an embedding of every client"
     config: PFedHNConfig
 
     def init(self, seed: int) -> State:
@@ -79,17 +81,18 @@ class PFedHN(Method):
         context.model.load(received[MODEL])
         loss = local_sgd(context.model, data, self.task.recipe, context.generator("batches"))
         trained, names = context.model.tensors(), self.task.parameters
-        sent = {"change": plus(only(trained, names), only(received[MODEL], names), -1.0)}
+        sent = {CHANGE: plus(only(trained, names), only(received[MODEL], names), -1.0)}
         sent |= {"statistics": statistics} if (statistics := without(trained, names)) else {}
         return Sent(sent, {"loss": loss.value(), "examples": float(len(data))}), None
 
     def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
         """Pull every change back to the hypernetwork and to its client's embedding; step along the mean."""
-        means, names, rate = (StreamingMean(), StreamingMean()), self.task.parameters, self.config.rate
+        averaging, names, rate = self.task.averaging, self.task.parameters, self.config.rate
+        means = averaging.mean(), averaging.mean()
         learned = dict(server.get(EMBEDDINGS, {}))
-        for client, sent in updates:
+        for client, sent in within_range(updates, averaging, CHANGE):
             weight, where = self.task.weight(int(sent.numbers["examples"])), f"The update of {client}"
-            model, v = {**sent.tensors["change"], **sent.tensors.get("statistics", {})}, self.embedding(server, client)
+            model, v = {**sent.tensors[CHANGE], **sent.tensors.get("statistics", {})}, self.embedding(server, client)
             *steps, v_step = pull_back(server[HYPER], v, self.task.layout.flatten(model, True, where))
             means[0].add(model, weight, where)
             means[1].add(dict(zip(server[HYPER], steps, strict=True)), weight, where)
@@ -99,6 +102,10 @@ class PFedHN(Method):
         start = {"embedding": torch.stack([learned[name] for name in sorted(learned)]).mean(0)}
         moved = {MODEL: {**model, **bias}, HYPER: plus(server[HYPER], step, rate)}
         return {**server, **moved, EMBEDDINGS: learned, START: start}
+
+    def reference(self, server: State, client: str, sent: State) -> State:
+        """The parameters' change is one already; statistics are measured from the server's."""
+        return {"statistics": server[MODEL]}
 
     def published(self, server: State) -> State:
         """Publish the hypernetwork and the mean embedding; the clients' own stay with the server."""
@@ -132,19 +139,3 @@ class PFedHN(Method):
     def _model(self, server: State, v: Tensor) -> Tensors:
         bias, statistics = (self.task.layout.flatten(server[MODEL], trained) for trained in (True, False))
         return self.task.layout.unflatten(generate(server[HYPER], bias, v), statistics)
-
-
-def generate(hyper: Tensors, bias: list[Tensor], v: Tensor) -> list[Tensor]:
-    """Return h(v): the generated parameters as one flat vector per block."""
-    hyper = {name: tensor.clone() for name, tensor in hyper.items()}  # sums round by where a file's tensors lie
-    z = hyper["hidden_0.weight"] @ v.clone() + hyper["hidden_0.bias"]
-    for layer in range(1, sum(name.endswith(".bias") for name in hyper)):
-        z = hyper[f"hidden_{layer}.weight"] @ torch.relu(z) + hyper[f"hidden_{layer}.bias"]
-    return [start + hyper[f"output_{block}.weight"] @ z for block, start in enumerate(bias)]
-
-
-def pull_back(hyper: Tensors, v: Tensor, change: list[Tensor]) -> tuple[Tensor, ...]:
-    """Return ``J^T change`` for every tensor of the hypernetwork, in its order, and for the embedding."""
-    leaves = {name: tensor.detach().requires_grad_() for name, tensor in hyper.items()}
-    flats = generate(leaves, change, start := v.detach().requires_grad_())  # the bias has no part in these Jacobians
-    return torch.autograd.grad(flats, [*leaves.values(), start], change)

@@ -24,7 +24,7 @@ from pydantic import Field
 from fedbasis.algorithms.base import CLOCK, MODEL, Context, MethodConfig, Sent
 from fedbasis.algorithms.fedavg import FedAvg
 from fedbasis.flat import FlatModel
-from fedbasis.params import State, StreamingMean, Tensors, plus
+from fedbasis.params import State, Tensors, plus
 from fedbasis.train import Adjust, Examples, local_sgd
 from pflbed.errors import InputError
 
@@ -47,6 +47,7 @@ class Scaffold(FedAvg):
     sends: ClassVar[str] = "1 model and 1 control variate (2 models)"
     keeps: ClassVar[str] = "its control variate"
     Config: ClassVar[type[MethodConfig]] = ScaffoldConfig
+    singles: ClassVar[str] = "the server counts the clients that take part for the first time"
     config: ScaffoldConfig
 
     def init(self, seed: int) -> State:
@@ -93,7 +94,8 @@ class Scaffold(FedAvg):
 
     def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
         """Average models and changes; a server that counts its clients spreads its variate over the new ones too."""
-        models, changes, arrived, seen = StreamingMean(), StreamingMean(), 0, int(server[CLOCK]["clients"])
+        models, changes = (self.task.averaging.mean() for _ in range(2))
+        arrived, seen = 0, int(server[CLOCK]["clients"])
         before = self.config.population or seen
         for client, sent in updates:
             weight, where = self.task.weight(int(sent.numbers["examples"])), f"The update of {client}"
@@ -108,6 +110,10 @@ class Scaffold(FedAvg):
         rest = {name: tensor * (before / clients) for name, tensor in server[CONTROL].items()}
         control = plus(rest, changes.result(), arrived / clients)
         return {MODEL: models.result(), CONTROL: control, CLOCK: {"clients": torch.tensor(seen)}}
+
+    def reference(self, server: State, client: str, sent: State) -> State:
+        """The variate that is sent is a change already."""
+        return {MODEL: server[MODEL]}
 
     def _own(self, received: State, kept: State | None) -> Tensors:
         return self._zeros(received[MODEL]) if kept is None else kept[CONTROL]

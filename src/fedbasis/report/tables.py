@@ -16,6 +16,8 @@ UNLEARNED = ("none", "kept")
 """Ways that train nothing: the common model, or the one that a client kept."""
 MEMORY = "peak_memory"
 """What a line of the log calls the largest memory of its round, in bytes, if it tells."""
+EPSILON = "epsilon"
+"""What it calls the privacy spent so far, at its ``delta``, if the clients are protected."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,9 @@ def by_client(groups: Sequence[Group]) -> Grid:
 
 def training_cost(groups: Sequence[Group]) -> Grid:
     """Average what a round costs, method by method; bytes are of one client."""
-    told = any(MEMORY in line for group in groups for run in group.runs for line in run.lines)
+    told, private = (
+        any(key in line for group in groups for run in group.runs for line in run.lines) for key in (MEMORY, EPSILON)
+    )
     rows = []
     for group in groups:
         lines = [line for run in group.runs for line in run.lines]
@@ -107,14 +111,24 @@ def training_cost(groups: Sequence[Group]) -> Grid:
         if told:
             known = _known(lines, MEMORY)
             cells.append(_mean(group, [max(known)] if known else [], _bytes))
+        if private:
+            spent, deltas = _known(lines, EPSILON), _known(lines, "delta")
+            cells.append(_mean(group, [max(spent)] if spent else [], lambda value: f"{value:.2f}"))
+            cells.append(_mean(group, [max(deltas)] if deltas else [], lambda value: f"{value:.1e}"))
         rows.append((_head(group, group.name), cells))
     return Grid(
         "Training, per client and round",
-        [("", 1), ("to the server", 2), ("from the server", 2), ("time", 2), *([("memory", 1)] if told else [])],
-        ["rounds", "mean", "largest", "mean", "largest", "s a round", "min in all", *(["peak"] if told else [])],
+        [
+            ("", 1), ("to the server", 2), ("from the server", 2), ("time", 2),
+            *([("memory", 1)] if told else []), *([("privacy", 2)] if private else []),
+        ],
+        [
+            "rounds", "mean", "largest", "mean", "largest", "s a round", "min in all",
+            *(["peak"] if told else []), *(["ε", "δ"] if private else []),
+        ],
         rows,
         "method",
-    )
+    )  # fmt: skip
 
 
 def _by_size(
