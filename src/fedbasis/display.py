@@ -92,7 +92,8 @@ class _RunObserver(Observer):
         score = record["validation"]
         accuracy = "" if score is None else f"  validation {100 * score:.1f} %"
         cosine = f"  cosine {record['cosine']['network']:.4f}" if "cosine" in record else ""
-        refused = f"  refused {', '.join(record['refused'])}" if record["refused"] else ""
+        left_out = {key: record.get(key) for key in ("refused", "absent")}
+        refused = "".join(f"  {key} {', '.join(names)}" for key, names in left_out.items() if names)
         self._say(
             f"round {record['round']:>3}/{record['rounds']}  {record['clients']} clients  loss {record['loss']:.3f}"
             f"{accuracy}{cosine}  {record['seconds']:.1f} s{refused}  {left}"

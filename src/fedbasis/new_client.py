@@ -115,6 +115,23 @@ def serve_folder(
 ) -> Served:
     """Fit a model to a client's folder."""
     card, server = artifact.load(bases_at(bases), "bases", trust)
+    data, bad = read_folder(folder, card)
+    return serve(card, server, data, how, plan, seed, keep, bad, str(bases), str(folder))
+
+
+def serve(
+    card: artifact.Card,
+    server: State,
+    data: Examples,
+    how: str | None,
+    plan: Adaptation,
+    seed: int,
+    keep: Literal["last", "best"] = "last",
+    bad: Sequence[tuple[str, str]] = (),
+    bases: str = "the bases",
+    folder: str = "the client's data",
+) -> Served:
+    """Fit a model to a client's images; ``bases`` and ``folder`` are what errors call these."""
     method = method_of(card)
     found = sum(group.startswith("basis_") for group in server)
     if found and (said := getattr(method.config, "bases", found)) != found:
@@ -123,7 +140,6 @@ def serve_folder(
             "get the whole folder again."
         )
     how = how or method.ways[-1]
-    data, bad = read_folder(folder, card)
     classes = len(np.unique(data.labels.numpy()))
     if classes < 2:
         raise InputError(
@@ -162,7 +178,7 @@ def serve_folder(
         ) from error
     after = outcome.validation[fitted.epoch - 1]
     alpha = _alpha(method, fitted)
-    return Served(card, fitted, how, len(fit), int(held.sum()), bad, before, after, alpha, outcome.losses)
+    return Served(card, fitted, how, len(fit), int(held.sum()), list(bad), before, after, alpha, outcome.losses)
 
 
 def _alpha(method: Method, fitted: Fitted) -> dict[str, list[float]]:
