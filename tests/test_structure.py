@@ -20,9 +20,9 @@ LEVELS = [
     {"config", "rounds", "new_client"},
     {"experiment"},
     {"lending", "demo", "display", "report", "tracking"},
-    {"jobs", "experiments", "inspection"},
+    {"jobs", "experiments", "inspection", "flower"},
     {"reproduce"},
-    {"reproduce_cli", "serving_cli"},
+    {"reproduce_cli", "serving_cli", "federation_cli"},
     {"cli"},
     {"__main__"},
 ]
@@ -70,6 +70,16 @@ def test_pflbed_knows_neither_torch_nor_fedbasis() -> None:
         assert "fedbasis" not in {n.split(".")[0] for n in imported(path)}
     code = "import pflbed, sys; sys.exit('torch' in sys.modules or 'fedbasis' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_one_package_knows_flower() -> None:
+    for path in (SOURCE / "fedbasis").rglob("*.py"):
+        tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        named = {alias.name for node in tree if isinstance(node, ast.Import) for alias in node.names}
+        tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        named |= {node.module for node in tree if isinstance(node, ast.ImportFrom) and node.module}
+        knows = any(name.split(".")[0] == "flwr" for name in named)
+        assert not knows or path.parent.name == "flower", path
 
 
 def test_nothing_is_unpickled_and_nothing_uses_a_global_generator() -> None:

@@ -75,7 +75,7 @@ class _RunObserver(Observer):
         where = f"goes on after round {rounds_done}/{rounds}" if rounds_done else f"starts: {rounds} rounds"
         if run.done:
             where = "is done already, reading its results"
-        self._say(f"{where}, {jobs} personalizations ({run.folder})")
+        self._say(f"{where}{f', {jobs} personalizations' if jobs else ''} ({run.folder})")
 
     def working(self, who: str) -> None:
         """Say who works where."""

@@ -271,7 +271,12 @@ def publish(prepared: Prepared, server: State, run: Run) -> None:
     """Write what new clients are served from; bit-identical for the same experiment."""
     table = prepared.benchmark.table
     card = bases_card(
-        prepared.method, prepared.experiment, table.class_names, table.digest, run, len(prepared.benchmark.participating)
+        prepared.method,
+        prepared.experiment,
+        table.class_names,
+        table.digest,
+        run,
+        len(prepared.benchmark.participating),
     )
     artifact.save(run.bases, prepared.method.published(server), card, replace=True)
 

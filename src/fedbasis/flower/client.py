@@ -4,6 +4,7 @@ Nothing but what the method sends (``Sent``) leaves in a reply, beside an echo o
 what a new client learns are written to the node's own folder.
 """
 
+import functools
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -22,6 +23,7 @@ from fedbasis.flower.parcel import Parcel, block_of, loaded, restored, unloaded
 from fedbasis.flower.settings import Plan, read_plans
 from fedbasis.new_client import serve, write_model
 from fedbasis.params import State
+from fedbasis.train import Examples
 from pflbed.errors import InputError
 
 ECHO = ("experiment", "run", "client", "round", "digest")
@@ -78,7 +80,7 @@ def update(node: Node, plan: Plan, parcel: Parcel) -> Parcel:
     if not 0 <= checkpoint <= round or not 0 <= version <= round:
         raise InputError(f"Round {round} cannot follow version {version} and checkpoint {checkpoint}.")
     kept = node.kept(parcel.word("run"), version, checkpoint)
-    images = node.images(plan.federation.classes, plan.experiment.data.resolution)
+    images = _images(node, plan.federation.classes, plan.experiment.data.resolution)
     context = Context(parcel.number("seed"), node.name, method.task.network.workspace(), round)
     sent, after = method.client_update(_received(parcel), kept.read(node.name, version), images, context)
     kept.write(node.name, round, after)
@@ -94,12 +96,18 @@ def fit(node: Node, plan: Plan, parcel: Parcel) -> Parcel:
     out = node.place(parcel.word("run")) / "model"
     p = plan.experiment.personalize
     adaptation = Adaptation(p.epochs, p.rates[0], p.decay, p.momentum, p.batch, p.prox)
-    images = node.images(plan.federation.classes, plan.experiment.data.resolution)
+    images = _images(node, plan.federation.classes, plan.experiment.data.resolution)
     served = serve(card, _received(parcel), images, None, adaptation, parcel.number("seed"))
     if not out.exists():
         write_model(served, out)
     told = {key: value for key, value in asdict(served).items() if key in ("before", "after", "images", "held_out")}
     return Parcel({"how": served.how}, told)
+
+
+@functools.lru_cache(maxsize=2)
+def _images(node: Node, classes: tuple[str, ...], resolution: int) -> Examples:
+    """Read a node's images once for all jobs of a message."""
+    return node.images(classes, resolution)
 
 
 def _received(parcel: Parcel) -> State:

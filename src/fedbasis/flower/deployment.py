@@ -40,6 +40,7 @@ class Deployment:
         self.logs = project.folder.absolute() / ".flower" / "logs"
         self.superlink: subprocess.Popen[bytes] | None = None
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._started: list[subprocess.Popen[bytes]] = []
         self._warden: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> "Deployment":
@@ -63,9 +64,8 @@ class Deployment:
             with contextlib.suppress(BrokenPipeError):
                 self._warden.stdin.close()
             self._warden.wait()
-        for process in (self.superlink, *self.nodes.values()):
-            if process is not None:
-                process.wait()
+        for process in self._started:
+            process.wait()
         self._warden = None
 
     def register(self, nodes: Sequence[Entry]) -> None:
@@ -107,12 +107,15 @@ class Deployment:
         changed = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in told.items())
         app = str(self._project.app.absolute())
         process = self._start(["flwr", "run", app, LINK, "--stream", "--run-config", changed], "run")
-        while not (ended := process.poll() is not None) and not outcome.exists():
-            self._require_alive()
-            if watch is not None:
-                watch()
-            time.sleep(0.1)
-        if not outcome.exists() and ended:
+        try:
+            while process.poll() is None and not outcome.exists():
+                self._require_alive()
+                if watch is not None:
+                    watch()
+                time.sleep(0.1)
+        finally:
+            process.terminate()  # it only shows what the app says
+        if not outcome.exists():
             raise InputError(f"The server's app must tell how it ended, but it did not{self._why('run')}.")
         found: dict[str, Any] = json.loads(outcome.read_text(encoding="utf-8"))
         if "error" in found:
@@ -175,8 +178,9 @@ class Deployment:
                     f"A federation needs Flower's programs, but there is no {command[0]}; pip install "
                     "'fedbasis[flower]'."
                 ) from None
+        self._started.append(process)
         if self._warden is not None and self._warden.stdin is not None:
-            print(process.pid, file=self._warden.stdin, flush=True)  # noqa: T201
+            print(process.pid, file=self._warden.stdin, flush=True)
         return process
 
     def _why(self, name: str) -> str:

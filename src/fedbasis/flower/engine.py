@@ -97,9 +97,7 @@ class Nodes:
     def _expected(self, received: State, round: int) -> Expected:
         structure = tuple(kinds(received).items())
         if structure not in self._rehearsals:
-            self._rehearsals[structure] = rehearsed(
-                self._method, received, len(self._plan.federation.classes), round
-            )
+            self._rehearsals[structure] = rehearsed(self._method, received, len(self._plan.federation.classes), round)
         return self._rehearsals[structure]
 
     def _checked(self, client: str, answer: Answer, asked: Parcel, expected: Expected) -> Sent | Lost:

@@ -22,6 +22,8 @@ from pflbed.errors import InputError
 POLL_SECONDS = 0.25
 NAME_SECONDS = 120.0
 """So long may a node take to tell its name."""
+LITTLE = 2**20
+"""Bytes that an answer without tensors can have at most."""
 WHO = f"{MessageType.QUERY}.who"
 Answer = Parcel | Lost
 
@@ -77,7 +79,7 @@ class Exchange:
         unnamed = [node for node, name in nodes.items() if not name and node not in self._names]
         if unnamed:  # registered keys have names; without authentication nodes are asked
             messages = {node: Message(RecordDict(), node, WHO, ttl=NAME_SECONDS) for node in unnamed}
-            for node, answer in self._answers(messages, NAME_SECONDS, 0).items():
+            for node, answer in self._answers(messages, NAME_SECONDS, LITTLE).items():
                 self._names[node] = answer[0].word("name") if isinstance(answer, list) and answer else ""
         found: dict[str, int] = {}
         for node, name in sorted(nodes.items()):
@@ -118,9 +120,7 @@ class Exchange:
             for i, question in enumerate(asked):
                 question.answers[name] = answer[i] if isinstance(answer, list) else answer
 
-    def _answers(
-        self, messages: Mapping[int, Message], seconds: float, largest: int
-    ) -> dict[int, list[Parcel] | Lost]:
+    def _answers(self, messages: Mapping[int, Message], seconds: float, largest: int) -> dict[int, list[Parcel] | Lost]:
         """Push messages and pull their replies, each by itself, so that a broken one is its sender's alone."""
         ends = time.monotonic() + seconds
         identities = list(self._grid.push_messages(list(messages.values()))) if messages else []

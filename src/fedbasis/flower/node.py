@@ -39,7 +39,7 @@ class Node:
         if wrong:
             raise InputError(
                 f"A node's configuration must give '{wrong[0]}' as text, but it does not; start the SuperNode with "
-                "--node-config 'name=\"...\" data=\"...\" state=\"...\"'."
+                '--node-config \'name="..." data="..." state="..."\'.'
             )
         node = cls(str(config["name"]), Path(config["data"]).expanduser(), Path(config["state"]).expanduser())
         if not node.data.is_dir():

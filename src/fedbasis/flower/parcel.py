@@ -1,23 +1,26 @@
 """What travels in a Flower message: parcels, each with a few words and numbers and at most one block of tensors.
 
-A block is raw bytes (see ``pack``); nothing is ever unpickled.
+All parcels of a message are one run of bytes, because Flower carries everything it knows as a thing of its own in
+requests of their own: a json list (words, numbers, how long every block is), then the blocks. Nothing is ever unpickled.
 """
 
+import json
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedbasis import pack
 from fedbasis.params import State
 from pflbed.errors import InputError
 
-WORDS, NUMBERS, TENSORS = "words", "numbers", "tensors"
-KIND = "fedbasis.pack"
+KIND = "fedbasis"
+LENGTH = 8
+"""Bytes that tell how long the json list is."""
 Block = NDArray[np.uint8]
 
 
@@ -69,32 +72,43 @@ def aside(parcel: Parcel) -> Parcel:
         return replace(parcel, block=np.memmap(file, dtype=np.uint8, mode="c"))
 
 
+def joined(parcels: Iterable[Parcel]) -> bytes:
+    """Write parcels as one run of bytes."""
+    several = list(parcels)
+    told = [[dict(parcel.words), dict(parcel.numbers), len(parcel.block)] for parcel in several]
+    head = json.dumps(told).encode()
+    return b"".join([len(head).to_bytes(LENGTH, "little"), head, *(parcel.block.tobytes() for parcel in several)])
+
+
+def parted(data: bytes) -> list[Parcel]:
+    """Read parcels that somebody else wrote; lengths are checked before anything is copied."""
+    try:
+        start = LENGTH + int.from_bytes(data[:LENGTH], "little")
+        told = json.loads(data[LENGTH:start])
+        if start + sum(length for _, _, length in told) != len(data) or any(length < 0 for _, _, length in told):
+            raise ValueError("it has another length than it tells of")
+        parcels = []
+        for words, numbers, length in told:
+            plain = {str(key): value for key, value in words.items() if isinstance(value, str | int)}
+            counted = {str(key): float(value) for key, value in numbers.items()}
+            block = np.frombuffer(bytearray(data[start : start + length]), dtype=np.uint8)
+            parcels.append(Parcel(plain, counted, block))
+            start += length
+    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise InputError(f"it must be parcels of ours, but it is not ({error}).") from error
+    return parcels
+
+
 def loaded(parcels: Iterable[Parcel]) -> RecordDict:
     """Put parcels into the content of a message."""
-    content = RecordDict()
-    for i, parcel in enumerate(parcels):
-        content[f"{WORDS}.{i}"] = ConfigRecord(dict(parcel.words))
-        content[f"{NUMBERS}.{i}"] = ConfigRecord({key: float(value) for key, value in parcel.numbers.items()})
-        array = Array("uint8", (len(parcel.block),), KIND, parcel.block.tobytes())
-        content[f"{TENSORS}.{i}"] = ArrayRecord({KIND: array})
-    return content
+    data = joined(parcels)
+    return RecordDict({KIND: ArrayRecord({KIND: Array("uint8", (len(data),), KIND, data)})})
 
 
 def unloaded(content: RecordDict) -> list[Parcel]:
     """Take the parcels out of a message; what is not laid out like one is refused."""
-    parcels = []
-    for i in range(len(content) // 3):
-        words, numbers, tensors = (content.get(f"{part}.{i}") for part in (WORDS, NUMBERS, TENSORS))
-        if not (
-            isinstance(words, ConfigRecord) and isinstance(numbers, ConfigRecord) and isinstance(tensors, ArrayRecord)
-        ):
-            raise InputError("it must hold words, numbers and tensors, but it does not.")
-        array = tensors.get(KIND)
-        if array is None or array.stype != KIND or len(tensors) != 1:
-            raise InputError("its tensors must be one block of ours, but they are something else.")
-        if array.dtype != "uint8" or array.shape != (len(array.data),):
-            raise InputError(f"it must have the bytes it tells of ({array.shape}), but it has {len(array.data)}.")
-        plain = {key: value for key, value in words.items() if isinstance(value, str | int)}
-        told = {key: float(value) for key, value in numbers.items() if isinstance(value, float | int)}
-        parcels.append(Parcel(plain, told, np.frombuffer(bytearray(array.data), dtype=np.uint8)))
-    return parcels
+    record = content.get(KIND)
+    array = record.get(KIND) if isinstance(record, ArrayRecord) and len(record) == len(content) == 1 else None
+    if array is None or (array.dtype, array.stype) != ("uint8", KIND):
+        raise InputError("it must hold one array of ours, but it holds something else.")
+    return parted(array.data)

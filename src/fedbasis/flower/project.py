@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 server = server_app(HERE)
 client = client_app(HERE)
 '''
-PYPROJECT = '''[project]
+PYPROJECT = """[project]
 name = "fedbasis-federation"
 version = "1.0.0"
 description = "A federation that trains with FedBasis"
@@ -50,7 +50,7 @@ clientapp = "fedbasis_app:client"
 out = "runs"      # where the server writes run folders
 task = "train"    # or "personalize"
 nodes = ""        # for "personalize": the names of the nodes, one a line
-'''
+"""
 LICENSE = """This app is licensed under the Apache License, Version 2.0:
 http://www.apache.org/licenses/LICENSE-2.0
 """

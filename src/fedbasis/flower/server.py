@@ -19,7 +19,7 @@ from fedbasis.engines.base import Lost
 from fedbasis.experiment import bases_card
 from fedbasis.flower.deployment import OUTCOME
 from fedbasis.flower.engine import Nodes
-from fedbasis.flower.exchange import Exchange
+from fedbasis.flower.exchange import LITTLE, Exchange
 from fedbasis.flower.parcel import Parcel, block_of
 from fedbasis.flower.settings import Plan, read_plans
 from fedbasis.rounds import sampled, train
@@ -27,8 +27,6 @@ from pflbed.errors import InputError
 from pflbed.files import write_json
 
 PERSONALIZE = f"{MessageType.QUERY}.personalize"
-LITTLE = 2**20
-"""Bytes that an answer without tensors can have at most."""
 
 
 Found = dict[str, Any]

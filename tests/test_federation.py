@@ -1,0 +1,230 @@
+"""Real federations: SuperLink, SuperNodes and apps in processes of this machine, and everything that can go wrong."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import pflbed
+from conftest import write_images
+from fedbasis import artifact
+from fedbasis.algorithms import METHODS
+from fedbasis.engines.serial import Serial
+from fedbasis.flower.deployment import Deployment
+from fedbasis.flower.project import create, toml
+from fedbasis.flower.settings import Plan
+from fedbasis.flower.warden import marked
+from fedbasis.params import State
+from fedbasis.report import write_report
+from fedbasis.rounds import sampled
+from fedbasis.runs import Run, read_lines
+from pflbed.dataset import find
+from test_methods import VARIANTS, same
+
+HERE = Path(__file__).parent
+ONE_EACH = dict(reversed(VARIANTS.values()))
+FAULTS = ("nan", "shape", "extra", "missing", "claim", "stale")
+
+
+def experiment(method: str, rounds: int, seed: int = 0, **settings: Any) -> dict[str, Any]:
+    return {
+        "seed": seed,
+        "data": {"resolution": 12},
+        "model": {"name": "cnn-small", "options": {"norm": "batch"}},
+        "train": {"rounds": rounds, "epochs": 1, "batch": 8, "rate": 0.05},
+        "personalize": {"epochs": 2},
+        "method": {"name": method, **settings},
+    }
+
+
+class Federation:
+    """A project with three nodes and one that comes later, and the processes that serve it."""
+
+    def __init__(self, root: Path) -> None:
+        data = root / "data"
+        for domain, name in enumerate(("chalk", "paint")):
+            write_images(data / name, 30, domain, seed=domain)
+        dataset = find(data)
+        self.benchmark = pflbed.build(dataset.table, pflbed.Spec(2, 1))
+        pflbed.write(self.benchmark, dataset, root / "bench")
+        self.clients = pflbed.load(root / "bench", resolution=12)
+        self.names = list(self.benchmark.participating)[:3]
+        mine = write_images(root / "mine", 8, 0, seed=9)
+        where = {name: str(root / "bench") for name in self.names}
+        self.project = create(
+            root / "project", experiment("fedavg", 2), where, {"late": str(mine)}, self.benchmark.table.class_names
+        )
+        self.root = root
+        self.pace = 10.0
+        """How many seconds a round takes at this machine now."""
+
+    def experiments(self, wanted: dict[str, dict[str, Any]], **terms: Any) -> list[Plan]:
+        folder = self.project.app / "experiments"
+        shutil.rmtree(folder)
+        folder.mkdir()
+        for name, settings in wanted.items():
+            (folder / f"{name}.toml").write_text(toml(settings))
+        agreed = {"clients": self.names, "classes": list(self.benchmark.table.class_names), **terms}
+        (self.project.app / "federation.toml").write_text(toml(agreed))
+        return self.project.plans()
+
+    def serial(self, plan: Plan, run: Run) -> State:
+        """Train in this process, in every round with the clients whose updates the federation used."""
+        method, e = plan.method(), plan.experiment
+        engine = Serial(method, {name: self.clients[name].train for name in self.names}, e.seed)
+        server = method.init(e.seed)
+        for number, line in enumerate(read_lines(run.metrics)):
+            lost = {*line["refused"], *line.get("absent", ())}
+            used = [name for name in sampled(self.names, 1.0, e.seed, number) if name not in lost]
+            server = method.aggregate(server, engine.map(server, used, number), e.seed)
+        return method.published(server)
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDBASIS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield Federation(tmp_path_factory.mktemp("federation"))
+
+
+@pytest.fixture(scope="module")
+def deployment(federation: Federation) -> Iterator[Deployment]:
+    nodes = federation.project.nodes()
+    with Deployment(federation.project) as made:
+        made.register(nodes)
+        for node in nodes:
+            if not node.new:
+                made.start_node(node)
+        yield made
+    assert not marked(made.mark)
+
+
+def test_every_method_gives_the_bits_of_serial(federation: Federation, deployment: Deployment) -> None:
+    plans = federation.experiments({name: experiment(name, 2, **config) for name, config in ONE_EACH.items()})
+    assert {plan.experiment.method_name for plan in plans} == set(METHODS)
+    seen = Sockets(deployment)
+    deployment.run(federation.root / "runs", seen.look)
+    assert not seen.elsewhere
+    assert seen.looks > 10
+    for plan in plans:
+        run = plan.run(federation.root / "runs")
+        lines = read_lines(run.metrics)
+        federation.pace = max(line["seconds"] for line in lines)
+        assert [line["refused"] for line in lines] == [[], []], plan.name
+        assert same(artifact.load(run.bases, "bases")[1], federation.serial(plan, run)), plan.name
+    write_report([plan.run(federation.root / "runs") for plan in plans[:2]], federation.root / "report.html")
+
+
+class Sockets:
+    """Watch who the deployment's processes talk to."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._mark, self.looks = deployment.mark, 0
+        self.elsewhere: set[tuple[str, str]] = set()
+
+    def look(self) -> None:
+        self.looks += 1
+        owned = set()
+        for process in marked(self._mark):
+            for link in Path(f"/proc/{process}/fd").glob("*"):
+                with contextlib.suppress(OSError):
+                    owned.add(str(link.readlink()))
+        for kind in ("tcp", "tcp6", "udp", "udp6"):
+            with contextlib.suppress(OSError):
+                for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]:
+                    local, remote, number = line.split()[1], line.split()[2], line.split()[9]
+                    if f"socket:[{number}]" in owned and not (loopback(local) and loopback(remote)):
+                        self.elsewhere.add((local, remote))
+
+
+def loopback(address: str) -> bool:
+    """Whether an address as /proc tells it is this machine's own, or that of nobody yet."""
+    host, _, port = address.partition(":")
+    return host.endswith("7F") or host == "0" * 24 + "01000000" or (set(host) == {"0"} and port == "0000")
+
+
+def test_faults_are_refused_by_name_and_the_rest_goes_on(
+    federation: Federation, deployment: Deployment, tmp_path: Path
+) -> None:
+    """Round 1: one node sends what it must not, another a flood; round 2: one hangs, one is killed; round 3: all."""
+    first, second, third = federation.names
+    shutil.copy(HERE / "federation_faults.py", federation.project.app / "fedbasis_app.py")
+    wanted = {name: experiment("fedavg", 3, seed=i) for i, name in enumerate(FAULTS)}
+    wanted |= {name: experiment(name, 3) for name in ("scaffold", "ditto")}
+    plans = federation.experiments(wanted, deadline=2 * federation.pace, minimum=0.3)
+    wrong = {
+        second: {"0": {name: name for name in FAULTS}, "1": {"*": "hang"}},
+        third: {"0": {"*": "flood"}, "1": {"*": "hang"}},
+    }
+    nodes = {node.name: node for node in federation.project.nodes()}
+    for name in federation.names:
+        state = federation.project.state(nodes[name])
+        (state / "faults.json").write_text(json.dumps(wrong.get(name, {})))
+        (state / "at-work").unlink(missing_ok=True)
+    runs = [plan.run(tmp_path) for plan in plans]
+    at_work = federation.project.state(nodes[third]) / "at-work"
+    done: list[str] = []
+
+    def kill() -> None:
+        """Kill the server's app after its first round, and later a SuperNode in the middle of the second."""
+        rounds = min(len(read_lines(run.metrics)) if run.checkpoint.exists() else 0 for run in runs)
+        if rounds == 1 and not done:
+            at_work.unlink()
+            done.append("server")
+            servers = [p for p in marked(deployment.mark) if "flwr-serverapp" in command(p)]
+            assert len(servers) == 1
+            os.kill(servers[0], signal.SIGKILL)
+            raise KilledError
+        if done == ["server"] and at_work.exists():
+            done.append("node")
+            deployment.nodes[third].kill()
+        if rounds == 2 and done == ["server", "node"]:
+            done.append("back")
+            deployment.start_node(nodes[third])
+
+    with pytest.raises(KilledError):
+        deployment.run(tmp_path, kill)
+    assert not any(run.done for run in runs)
+    deployment.run(tmp_path, kill)
+    assert done == ["server", "node", "back"]
+    for plan, run in zip(plans, runs, strict=True):
+        lines = read_lines(run.metrics)
+        assert [line["round"] for line in lines] == [1, 2, 3]
+        assert lines[0]["refused"] == ([second, third] if plan.name in FAULTS else [third]), plan.name
+        assert "it claims 10737418240 at once" in lines[0]["reasons"][third]
+        assert (lines[1]["refused"], lines[1]["absent"]) == ([], [second, third])
+        assert (lines[2]["refused"], lines[2].get("absent")) == ([], None)
+        assert same(artifact.load(run.bases, "bases")[1], federation.serial(plan, run)), plan.name
+        if plan.name in FAULTS:
+            assert REASONS[plan.name] in lines[0]["reasons"][second]
+    assert first  # it took part in all rounds
+
+
+REASONS = {
+    "nan": "values that are not finite numbers (first in 'model/fc.bias')",
+    "shape": "'model/fc.bias' is float32 (7,) instead of float32 (3,)",
+    "extra": "'images/mine' is not expected",
+    "missing": "'model/fc.bias' is missing",
+    "claim": "it must be whole",
+    "stale": "it must answer to round 0, but it answers to -1",
+}
+
+
+class KilledError(Exception):
+    pass
+
+
+def command(process: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")
+    return ""
