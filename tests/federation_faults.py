@@ -16,12 +16,13 @@ from fedbasis.flower import client as ours
 from fedbasis.flower.expected import read_block
 from fedbasis.flower.node import Node
 from fedbasis.flower.parcel import Parcel, block_of
+from fedbasis.flower.parcel import loaded as orderly
 from fedbasis.flower.server import server_app
 from fedbasis.flower.settings import Plan
 
 HERE = Path(__file__).parent
 CLAIM = 10 * 2**30
-honest, orderly = ours.update, ours.loaded
+honest = ours.update
 told: dict[str, str] = {}
 """What this node was told to do wrong in this round, by experiment; "*" is the whole message."""
 
@@ -79,6 +80,7 @@ def loaded(parcels: Iterable[Parcel]) -> RecordDict:
     return orderly(parcels)
 
 
-ours.update, ours.loaded = update, loaded
+ours.update = update
+vars(ours)["loaded"] = loaded
 client = ours.client_app(HERE)
 server = server_app(HERE)

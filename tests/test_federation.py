@@ -63,7 +63,7 @@ class Federation:
             root / "project", experiment("fedavg", 2), where, {"late": str(mine)}, self.benchmark.table.class_names
         )
         self.root = root
-        self.pace = 10.0
+        self.pace = 20.0
         """How many seconds a round takes at this machine now."""
 
     def experiments(self, wanted: dict[str, dict[str, Any]], **terms: Any) -> list[Plan]:

@@ -269,15 +269,8 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
 
 def publish(prepared: Prepared, server: State, run: Run) -> None:
     """Write what new clients are served from; bit-identical for the same experiment."""
-    table = prepared.benchmark.table
-    card = bases_card(
-        prepared.method,
-        prepared.experiment,
-        table.class_names,
-        table.digest,
-        run,
-        len(prepared.benchmark.participating),
-    )
+    table, clients = prepared.benchmark.table, len(prepared.benchmark.participating)
+    card = bases_card(prepared.method, prepared.experiment, table.class_names, table.digest, run, clients)
     artifact.save(run.bases, prepared.method.published(server), card, replace=True)
 
 

@@ -1,7 +1,7 @@
 """The app of a node: it updates, or personalizes, a client whose images lie here and stay here.
 
-Nothing but what the method sends (``Sent``) leaves in a reply, beside an echo of the question. What the method keeps and
-what a new client learns are written to the node's own folder.
+Nothing but what the method sends (``Sent``) leaves in a reply, beside an echo of the question. What the method keeps
+and what a new client learns are written to the node's own folder.
 """
 
 import functools
@@ -34,15 +34,15 @@ def client_app(app: Path) -> ClientApp:
     """Make the app of a node from the folder with its settings."""
     made = ClientApp()
 
-    @made.train()
+    @made.train()  # type: ignore[untyped-decorator]
     def train(message: Message, context: FlowerContext) -> Message:
         return _answers(app, update, message, context)
 
-    @made.query("personalize")
+    @made.query("personalize")  # type: ignore[untyped-decorator]
     def personalize(message: Message, context: FlowerContext) -> Message:
         return _answers(app, fit, message, context)
 
-    @made.query("who")
+    @made.query("who")  # type: ignore[untyped-decorator]
     def who(message: Message, context: FlowerContext) -> Message:
         return Message(loaded([Parcel({"name": Node.configured(context.node_config).name})]), reply_to=message)
 

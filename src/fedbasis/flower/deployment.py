@@ -1,8 +1,8 @@
 """Start a SuperLink and SuperNodes on this host, run a federation's app on them, and leave no process behind.
 
-Over TLS, with a key for every node that the SuperLink knows; plain only if that is asked for. What Flower does by itself
-otherwise (usage statistics, looking for updates, installing packages) is off. A warden ends all processes when this one
-closes the deployment, is stopped or is killed.
+Over TLS, with a key for every node that the SuperLink knows; plain only if that is asked for. What Flower does by
+itself otherwise (usage statistics, looking for updates, installing packages) is off. A warden ends all processes when
+this one closes the deployment, is stopped or is killed.
 """
 
 import contextlib

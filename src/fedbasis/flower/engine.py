@@ -1,4 +1,4 @@
-"""The engine of a real federation: a round's updates are made by nodes that keep their data, and checked when they come.
+"""The engine of a real federation: nodes that keep their data make a round's updates, which are checked when they come.
 
 ``rounds.train`` and the methods are used as they are. What a client keeps never leaves its node; the server only tells
 every node which of its updates was used last, so that a node whose answer came too late goes on from what it kept
@@ -53,7 +53,8 @@ class Nodes:
 
     def __init__(self, plan: Plan, method: Method, exchange: Exchange, run: Run) -> None:
         self._plan, self._method, self._exchange, self._run = plan, method, exchange, run
-        self.kept: Used = Used(plan, run)
+        self._used = Used(plan, run)
+        self.kept: Kept = self._used
         self._rehearsals: dict[tuple[tuple[tuple[str, str], Kind], ...], Expected] = {}
 
     def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent | Lost]]:
@@ -74,7 +75,7 @@ class Nodes:
         self._require_enough(clients, checked, round)
         for client, sent in zip(clients, checked, strict=True):
             if isinstance(sent, Sent):
-                self.kept.versions[client] = round + 1
+                self._used.versions[client] = round + 1
             yield client, sent
 
     def peak_memory(self) -> int:
@@ -88,8 +89,8 @@ class Nodes:
             "client": client,
             "round": round,
             "seed": self._plan.experiment.seed,
-            "version": self.kept.versions.get(client, 0),
-            "checkpoint": self.kept.checkpoint,
+            "version": self._used.versions.get(client, 0),
+            "checkpoint": self._used.checkpoint,
             "digest": hashlib.sha256(block.data).hexdigest(),
         }
         return Parcel(words, {}, block)

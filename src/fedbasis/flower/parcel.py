@@ -1,7 +1,8 @@
 """What travels in a Flower message: parcels, each with a few words and numbers and at most one block of tensors.
 
 All parcels of a message are one run of bytes, because Flower carries everything it knows as a thing of its own in
-requests of their own: a json list (words, numbers, how long every block is), then the blocks. Nothing is ever unpickled.
+requests of their own: a json list (words, numbers, how long every block is), then the blocks. Nothing is ever
+unpickled.
 """
 
 import json

@@ -36,7 +36,7 @@ def server_app(app: Path) -> ServerApp:
     """Make the app of the server from the folder with its settings."""
     made = ServerApp()
 
-    @made.main()
+    @made.main()  # type: ignore[untyped-decorator]
     def main(grid: Grid, context: Context) -> None:
         out = Path(str(context.run_config["out"]))
         found: Found = {}
@@ -112,7 +112,7 @@ def personalize(plans: Sequence[Plan], grid: Grid, out: Path, names: Sequence[st
                 raise InputError(f"New clients need trained bases, but the run {run.folder} is not done; train it.")
             card, server = artifact.load(run.bases, "bases")
             block = block_of(server)
-            words = {
+            words: dict[str, str | int] = {
                 "experiment": plan.name, "run": run.folder.name, "seed": plan.experiment.seed,
                 "card": card.model_dump_json(), "digest": hashlib.sha256(block.data).hexdigest(),
             }  # fmt: skip

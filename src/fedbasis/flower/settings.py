@@ -1,7 +1,7 @@
 """What a federation agrees on: who takes part, the classes, how long a round may last; and what is to be trained.
 
-All of it lies in the app's folder, which Flower carries to every node: ``federation.toml`` and one experiment or more in
-``experiments/``. Experiments that lie side by side are trained side by side, in the same messages.
+All of it lies in the app's folder, which Flower carries to every node: ``federation.toml`` and one experiment or more
+in ``experiments/``. Experiments that lie side by side are trained side by side, in the same messages.
 """
 
 import hashlib
