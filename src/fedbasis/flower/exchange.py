@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import httpx
 from flwr.app import Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedbasis.engines.base import Lost
@@ -142,7 +143,7 @@ class Exchange:
             if not replies:
                 return None
             if replies[0].has_error():
-                return Lost(f"it failed: {str(replies[0].error.reason)[:300]}")
+                return _failed(int(replies[0].error.code), str(replies[0].error.reason))
             return [aside(parcel) for parcel in unloaded(replies[0].content)]
         except httpx.HTTPError:
             raise
@@ -150,3 +151,10 @@ class Exchange:
             return Lost(str(error))
         except Exception as error:  # noqa: BLE001  whatever a node can make Flower stumble over, it is that node's fault
             return Lost(f"it cannot be read ({type(error).__name__}).")
+
+
+def _failed(code: int, reason: str) -> Lost:
+    """Tell a node's own failure from a node that is gone."""
+    if code in (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION):
+        return Lost(f"it failed: {reason[:300]}")
+    return Lost(f"it did not answer in time ({reason[:100]}).", answered=False)
