@@ -22,9 +22,9 @@ from fedbasis.algorithms import METHODS
 from fedbasis.algorithms.base import Method
 from fedbasis.config import parse
 from fedbasis.experiment import execute, prepare
-from fedbasis.flower.deployment import LOOPBACK, Deployment
+from fedbasis.flower.deployment import Deployment
 from fedbasis.flower.parcel import block_of, restored
-from fedbasis.flower.project import Project, create, toml
+from fedbasis.flower.project import LOOPBACK, Project, create, toml
 from fedbasis.flower.tryout import nodes_of
 from fedbasis.pack import unpacked
 from fedbasis.params import State

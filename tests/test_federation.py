@@ -17,11 +17,14 @@ import pflbed
 from conftest import write_images
 from fedbasis import artifact
 from fedbasis.algorithms import METHODS
+from fedbasis.algorithms.base import Adaptation
 from fedbasis.engines.serial import Serial
 from fedbasis.flower.deployment import Deployment
-from fedbasis.flower.project import create, toml
+from fedbasis.flower.keys import make_node_key
+from fedbasis.flower.project import Entry, create, toml
 from fedbasis.flower.settings import Plan
 from fedbasis.flower.warden import marked
+from fedbasis.new_client import serve_folder
 from fedbasis.params import State
 from fedbasis.report import write_report
 from fedbasis.rounds import sampled
@@ -110,10 +113,15 @@ def deployment(federation: Federation) -> Iterator[Deployment]:
 
 
 def test_every_method_gives_the_bits_of_serial(federation: Federation, deployment: Deployment) -> None:
+    stranger = Entry(name=federation.names[0], data=str(federation.root / "mine"), key="keys/stranger.key")
+    make_node_key(federation.project.keys / "stranger.key")
+    unknown = deployment.start_node(stranger)
     plans = federation.experiments({name: experiment(name, 2, **config) for name, config in ONE_EACH.items()})
     assert {plan.experiment.method_name for plan in plans} == set(METHODS)
     seen = Sockets(deployment)
     deployment.run(federation.root / "runs", seen.look)
+    assert unknown.poll() not in (None, 0)  # its key is not registered, whatever it calls itself
+    assert not federation.project.state(stranger).joinpath("runs").exists()
     assert not seen.elsewhere
     assert seen.looks > 10
     for plan in plans:
@@ -124,6 +132,22 @@ def test_every_method_gives_the_bits_of_serial(federation: Federation, deploymen
         assert same(artifact.load(run.bases, "bases")[1], federation.serial(plan, run)), plan.name
     write_report([plan.run(federation.root / "runs") for plan in plans[:2]], federation.root / "report.html")
     assert "its server has no images to score" in (federation.root / "report.html").read_text()
+
+
+def test_a_node_that_comes_later_keeps_its_own_model(federation: Federation, deployment: Deployment) -> None:
+    (plan,) = federation.experiments({"fedbasis": experiment("fedbasis", 2, **ONE_EACH["fedbasis"])})
+    (late,) = [node for node in federation.project.nodes() if node.new]
+    deployment.start_node(late)
+    found = deployment.run(federation.root / "runs", task="personalize", nodes=late.name)
+    told = found["personalized"]["fedbasis"]["late"]
+    (model,) = federation.project.state(late).glob("runs/*/model")
+    served = serve_folder(
+        plan.run(federation.root / "runs").folder, federation.root / "mine", None, Adaptation(2, 0.005), 0
+    )
+    card, state = artifact.load(model, "model")
+    assert (told["before"], told["after"], told["images"]) == (served.before, served.after, served.images)
+    assert card.learned == {"alpha": served.alpha}
+    assert same({"": served.fitted.tensors}, {"": {n: state[""][n] for n in served.fitted.tensors}})
 
 
 class Sockets:

@@ -180,7 +180,7 @@ class TestSettings:
             read_federation(tmp_path)
 
     def test_the_terms_that_change_the_result_change_the_run(self) -> None:
-        terms = {"clients": ("a", "b"), "classes": ("x", "y")}
+        terms: dict[str, Any] = {"clients": ("a", "b"), "classes": ("x", "y")}
         assert Federation(**terms).identity == Federation(**terms, deadline=1.0, minimum=0.1).identity
         assert Federation(**terms).identity != Federation(**terms, download="bfloat16").identity
 
@@ -237,13 +237,18 @@ class TestNode:
     def ask(self, project: Project, round: int, version: int, checkpoint: int = 0, **words: Any) -> Parcel:
         (plan,) = project.plans()
         block = block_of(plan.method().init(0))
-        told = {"experiment": plan.name, "run": "r", "client": "a", "round": round, "seed": 0, "version": version}
+        told: dict[str, str | int] = {
+            "experiment": plan.name,
+            "run": "r",
+            "client": "a",
+            "round": round,
+            "seed": 0,
+            "version": version,
+        }
         parcel = Parcel({**told, "checkpoint": checkpoint, **words}, {}, block)
         return answer(self.node(project), {plan.name: plan}, update, self.signed(parcel))
 
     def signed(self, parcel: Parcel) -> Parcel:
-        import hashlib
-
         return Parcel({"digest": hashlib.sha256(parcel.block.data).hexdigest(), **parcel.words}, {}, parcel.block)
 
     def node(self, project: Project) -> Node:
@@ -302,10 +307,9 @@ class TestNode:
 def test_the_server_remembers_whose_updates_it_used(project: Project, tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     run.folder.mkdir()
-    for number, line in enumerate(
-        ({"refused": []}, {"refused": ["a"]}, {"refused": [], "absent": ["b"]}, {"refused": []}), start=1
-    ):
-        append_line(run.metrics, {"round": number, **line})
+    lost: list[dict[str, list[str]]] = [{}, {"refused": ["a"]}, {"absent": ["b"]}, {}]
+    for number, line in enumerate(lost, start=1):
+        append_line(run.metrics, {"round": number, "refused": [], **line})
     used = Used(project.plans()[0], run)
     used.rewind(3)
     assert (used.versions, used.checkpoint) == ({"a": 3, "b": 2}, 3)

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from fedbasis.flower import keys, warden
 from fedbasis.flower.project import LOOPBACK, Entry, Project
@@ -43,7 +43,7 @@ class Deployment:
         self._started: list[subprocess.Popen[bytes]] = []
         self._warden: subprocess.Popen[str] | None = None
 
-    def __enter__(self) -> "Deployment":
+    def __enter__(self) -> Self:
         self.logs.mkdir(parents=True, exist_ok=True)
         self._warden = subprocess.Popen(
             [sys.executable, "-m", warden.__name__, self.mark], stdin=subprocess.PIPE, text=True, start_new_session=True

@@ -6,7 +6,7 @@ went is written to ``outcome.json``, because whoever started the app sees nothin
 
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,29 +55,34 @@ def server_app(app: Path) -> ServerApp:
 
 
 def train_all(plans: Sequence[Plan], grid: Grid, out: Path) -> Found:
-    """Train every experiment to its end, side by side; one that fails stops no other."""
-    torch.set_num_threads(plans[0].experiment.machine.threads)
+    """Train every experiment to its end."""
     terms = plans[0].federation
     exchange = Exchange(grid, len(plans), MessageType.TRAIN, terms.deadline, terms.minimum)
+    _side_by_side(plans, exchange, lambda plan: _train(plan, exchange, out))
+    return {"runs": [str(plan.run(out).folder) for plan in plans]}
+
+
+def _side_by_side(plans: Sequence[Plan], exchange: Exchange, work: Callable[[Plan], None]) -> None:
+    """Work on every experiment; one that fails stops no other."""
+    torch.set_num_threads(plans[0].experiment.machine.threads)
     errors: list[Exception] = []
 
-    def work(plan: Plan) -> None:
+    def alone(plan: Plan) -> None:
         with exchange.turn:
             try:
-                _train(plan, exchange, out)
+                work(plan)
             except Exception as error:  # noqa: BLE001  raised below, when the others are done
                 errors.append(error)
             finally:
                 exchange.leave()
 
-    threads = [threading.Thread(target=work, args=(plan,), daemon=True) for plan in plans]
+    threads = [threading.Thread(target=alone, args=(plan,), daemon=True) for plan in plans]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     if errors:
         raise errors[0]
-    return {"runs": [str(plan.run(out).folder) for plan in plans]}
 
 
 def _train(plan: Plan, exchange: Exchange, out: Path) -> None:
@@ -103,21 +108,23 @@ def _train(plan: Plan, exchange: Exchange, out: Path) -> None:
 
 def personalize(plans: Sequence[Plan], grid: Grid, out: Path, names: Sequence[str]) -> Found:
     """Send the published bases to nodes and learn from each how well its own model, which it keeps, does."""
+    exchange = Exchange(grid, len(plans), PERSONALIZE, plans[0].federation.deadline)
     found: Found = {}
-    exchange = Exchange(grid, 1, PERSONALIZE, plans[0].federation.deadline)
-    with exchange.turn:
-        for plan in plans:
-            run = plan.run(out)
-            if not run.done:
-                raise InputError(f"New clients need trained bases, but the run {run.folder} is not done; train it.")
-            card, server = artifact.load(run.bases, "bases")
-            block = block_of(server)
-            words: dict[str, str | int] = {
-                "experiment": plan.name, "run": run.folder.name, "seed": plan.experiment.seed,
-                "card": card.model_dump_json(), "digest": hashlib.sha256(block.data).hexdigest(),
-            }  # fmt: skip
-            answers = exchange.ask({name: Parcel({**words, "client": name}, {}, block) for name in names}, LITTLE)
-            found[plan.name] = {name: _told(answer) for name, answer in answers.items()}
+
+    def fit(plan: Plan) -> None:
+        run = plan.run(out)
+        if not run.done:
+            raise InputError(f"New clients need trained bases, but the run {run.folder} is not done; train it.")
+        card, server = artifact.load(run.bases, "bases")
+        block = block_of(server)
+        words: dict[str, str | int] = {
+            "experiment": plan.name, "run": run.folder.name, "seed": plan.experiment.seed,
+            "card": card.model_dump_json(), "digest": hashlib.sha256(block.data).hexdigest(),
+        }  # fmt: skip
+        answers = exchange.ask({name: Parcel({**words, "client": name}, {}, block) for name in names}, LITTLE)
+        found[plan.name] = {name: _told(answer) for name, answer in answers.items()}
+
+    _side_by_side(plans, exchange, fit)
     return {"personalized": found}
 
 
