@@ -64,9 +64,11 @@ def stale(done: Parcel, asked: Parcel) -> Parcel:
 
 
 def claim(done: Parcel, asked: Parcel) -> Parcel:
-    """A short block whose header tells of ten gigabytes."""
-    small = bytes(block_of({"model": {"fc.bias": torch.zeros(1)}}))
-    return replace(done, block=np.frombuffer(small.replace(b"[1]", b"[%d]" % (CLAIM // 4)), dtype=np.uint8))
+    """A block of 64 bytes whose header tells of ten gigabytes."""
+    entry = ["model", "fc.bias", "float32", [CLAIM // 4], 0]
+    header = json.dumps({"groups": ["model"], "tensors": [entry], "size": 64, "note": ""}).encode()
+    head = b"fedbasis" + len(header).to_bytes(8, "little") + header
+    return replace(done, block=np.frombuffer(head + bytes(-len(head) % 64) + bytes(64), dtype=np.uint8))
 
 
 WRONG = {"nan": nan, "shape": shape, "extra": extra, "missing": missing, "stale": stale, "claim": claim}

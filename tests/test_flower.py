@@ -1,5 +1,7 @@
 """What a federation is made of, without its processes: parcels, refusals, settings, keys, what a node keeps."""
 
+import hashlib
+import json
 import os
 import signal
 import stat
@@ -13,10 +15,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 pytest.importorskip("flwr")
 
@@ -99,12 +103,19 @@ class TestExpected:
         with pytest.raises(InputError):
             expected.update(block_of({"model": {"w": torch.zeros(2, 3)}}), numbers)
 
-    def test_a_header_that_tells_of_more_than_there_is(self) -> None:
-        small = bytes(block_of({"model": {"w": torch.zeros(1)}}))
-        for told in (b"[%d]" % 2**40, b"[-1]", b"[9,9]", b"[{}]"):
-            huge = torch.frombuffer(bytearray(small.replace(b"[1]", told)), dtype=torch.uint8).numpy()
-            with pytest.raises(InputError, match="must be whole"):
-                read_block(huge)
+    @pytest.mark.parametrize("shape", [[2**40], [2**62, 2**62], [-2], [9, 9], [{}], "x", [1e300]])
+    @pytest.mark.parametrize("size", [64, 10 * 2**30])
+    def test_a_header_that_tells_of_more_than_there_is(self, shape: Any, size: int) -> None:
+        with pytest.raises(InputError, match="must be whole"):
+            read_block(forged(shape, size))
+
+
+def forged(shape: Any, size: int) -> NDArray[np.uint8]:
+    """A block of 64 bytes whose header is in order but for what it tells of its one tensor."""
+    told = {"groups": ["model"], "tensors": [["model", "w", "float32", shape, 0]], "size": size, "note": ""}
+    header = json.dumps(told).encode()
+    head = b"fedbasis" + len(header).to_bytes(8, "little") + header
+    return np.frombuffer(bytearray(head + bytes(-len(head) % 64) + bytes(64)), dtype=np.uint8)
 
 
 class TestParcels:
@@ -237,15 +248,8 @@ class TestNode:
     def ask(self, project: Project, round: int, version: int, checkpoint: int = 0, **words: Any) -> Parcel:
         (plan,) = project.plans()
         block = block_of(plan.method().init(0))
-        told: dict[str, str | int] = {
-            "experiment": plan.name,
-            "run": "r",
-            "client": "a",
-            "round": round,
-            "seed": 0,
-            "version": version,
-        }
-        parcel = Parcel({**told, "checkpoint": checkpoint, **words}, {}, block)
+        told: dict[str, str | int] = {"experiment": plan.name, "run": "r", "client": "a", "seed": 0}
+        parcel = Parcel({**told, "round": round, "version": version, "checkpoint": checkpoint, **words}, {}, block)
         return answer(self.node(project), {plan.name: plan}, update, self.signed(parcel))
 
     def signed(self, parcel: Parcel) -> Parcel:

@@ -74,11 +74,8 @@ def test_pflbed_knows_neither_torch_nor_fedbasis() -> None:
 
 def test_one_package_knows_flower() -> None:
     for path in (SOURCE / "fedbasis").rglob("*.py"):
-        tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        named = {alias.name for node in tree if isinstance(node, ast.Import) for alias in node.names}
-        tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        named |= {node.module for node in tree if isinstance(node, ast.ImportFrom) and node.module}
-        knows = any(name.split(".")[0] == "flwr" for name in named)
+        lines = path.read_text(encoding="utf-8").splitlines()
+        knows = any(line.split()[:1] in (["from"], ["import"]) and line.split()[1][:4] == "flwr" for line in lines)
         assert not knows or path.parent.name == "flower", path
 
 

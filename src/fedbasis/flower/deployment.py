@@ -25,7 +25,7 @@ from pflbed.errors import InputError
 PRIVATE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",
 }
 START_SECONDS = 60.0
 LINK, OUTCOME = "federation", "outcome.json"

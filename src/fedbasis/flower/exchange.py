@@ -155,6 +155,6 @@ class Exchange:
 
 def _failed(code: int, reason: str) -> Lost:
     """Tell a node's own failure from a node that is gone."""
-    if code in (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION):
-        return Lost(f"it failed: {reason[:300]}")
-    return Lost(f"it did not answer in time ({reason[:100]}).", answered=False)
+    if code in (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE):
+        return Lost(f"it did not answer in time ({reason[:100]}).", answered=False)
+    return Lost(f"it failed: {reason[:300]}")
