@@ -1,7 +1,6 @@
 """The app of a federation whose nodes misbehave when their folder tells them to; Flower carries this file to them."""
 
 import json
-import os
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -30,7 +29,7 @@ told: dict[str, str] = {}
 def update(node: Node, plan: Plan, parcel: Parcel) -> Parcel:
     faults: dict[str, dict[str, str]] = json.loads((node.state / "faults.json").read_text())
     told.update(faults.get(str(parcel.number("round")), {}))
-    (node.state / "at-work").write_text(str(os.getpid()))
+    (node.state / "at-work").write_text(str(parcel.number("round")))
     if told.get("*") == "hang":
         time.sleep(600)
     done = honest(node, plan, parcel)
