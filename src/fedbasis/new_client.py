@@ -188,7 +188,7 @@ def _alpha(method: Method, fitted: Fitted) -> dict[str, list[float]]:
     return dict(zip(method.task.layout.blocks, rows, strict=True))
 
 
-def write_model(served: Served, out: Path) -> None:
+def write_model(served: Served, out: Path, replace: bool = False) -> None:
     """Write the personal model as one ordinary artifact: no trace of bases is needed to use it."""
     provenance: dict[str, Any] = {
         "bases": served.card.sha256,
@@ -203,7 +203,7 @@ def write_model(served: Served, out: Path) -> None:
     update = {"kind": "model", "provenance": provenance, "learned": learned, "settings": settings}
     card = served.card.model_copy(update=update)
     state: State = {"": artifact.whole_model(served.card.network, served.fitted.tensors)}
-    artifact.save(out, state if alone else {**state, LEARNED: served.fitted.learned}, card)
+    artifact.save(out, state if alone else {**state, LEARNED: served.fitted.learned}, card, replace=replace)
 
 
 def predict_images(model: Path, pixels: Tensor, trust: bool = False) -> tuple[artifact.Card, Tensor]:

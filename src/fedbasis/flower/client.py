@@ -98,8 +98,7 @@ def fit(node: Node, plan: Plan, parcel: Parcel) -> Parcel:
     adaptation = Adaptation(p.epochs, p.rates[0], p.decay, p.momentum, p.batch, p.prox)
     images = _images(node, plan.federation.classes, plan.experiment.data.resolution)
     served = serve(card, _received(parcel), images, None, adaptation, parcel.number("seed"))
-    if not out.exists():
-        write_model(served, out)
+    write_model(served, out, replace=True)
     told = {key: value for key, value in asdict(served).items() if key in ("before", "after", "images", "held_out")}
     return Parcel({"how": served.how}, told)
 

@@ -76,17 +76,17 @@ class Exchange:
             time.sleep(POLL_SECONDS)
 
     def _by_name(self) -> dict[str, int]:
-        nodes = {int(node.node_id): str(node.name) for node in self._grid.get_nodes()}
+        listed = sorted(self._grid.get_nodes(), key=lambda node: str(node.last_activated_at))
+        nodes = {int(node.node_id): str(node.name) for node in listed}
         unnamed = [node for node, name in nodes.items() if not name and node not in self._names]
         if unnamed:  # registered keys have names; without authentication nodes are asked
             messages = {node: Message(RecordDict(), node, WHO, ttl=NAME_SECONDS) for node in unnamed}
             for node, answer in self._answers(messages, NAME_SECONDS, LITTLE).items():
                 self._names[node] = answer[0].word("name") if isinstance(answer, list) and answer else ""
         found: dict[str, int] = {}
-        for node, name in sorted(nodes.items()):
-            name = name or self._names.get(node, "")  # noqa: PLW2901
-            if name:
-                found[name] = node  # one that came back without authentication has a new number
+        for node, name in nodes.items():
+            if called := name or self._names.get(node, ""):
+                found[called] = node  # without authentication, one that came back has a new number: the last one holds
         return found
 
     def _send_if_all_wait(self) -> None:

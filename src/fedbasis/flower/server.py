@@ -39,17 +39,16 @@ def server_app(app: Path) -> ServerApp:
     @made.main()  # type: ignore[untyped-decorator]
     def main(grid: Grid, context: Context) -> None:
         out = Path(str(context.run_config["out"]))
-        found: Found = {}
         try:
             if context.run_config["task"] == "personalize":
                 found = personalize(read_plans(app), grid, out, str(context.run_config["nodes"]).splitlines())
             else:
                 found = train_all(read_plans(app), grid, out)
         except Exception as error:
-            found = {"error": f"{'' if isinstance(error, InputError) else type(error).__name__ + ': '}{error}"}
+            what = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+            write_json(out / OUTCOME, {"error": f"{what}{error}"})
             raise
-        finally:
-            write_json(out / OUTCOME, found)
+        write_json(out / OUTCOME, found)
 
     return made
 
