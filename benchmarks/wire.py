@@ -31,9 +31,9 @@ from fedbasis.params import State
 from fedbasis.runs import read_lines
 from pflbed.dataset import find
 
-ROUNDS = 4
-SKIPPED = 2
-"""Rounds that are not counted: the app travels in the first, and FedBasis warms up."""
+ROUNDS = 3
+SKIPPED = 1
+"""Rounds that are not counted: in the first the app travels, and FedBasis warms up."""
 
 
 class Proxy:
@@ -70,6 +70,7 @@ class Counted(Deployment):
 
     def __init__(self, project: Project) -> None:
         super().__init__(project)
+        self.project = project
         self.proxies: list[Proxy] = []
 
     def superlink_port(self) -> int:
@@ -77,10 +78,27 @@ class Counted(Deployment):
         self.proxies.append(Proxy(self.port))
         return self.proxies[-1].port
 
+    def total(self) -> tuple[int, int]:
+        """Add up what all nodes have sent and got."""
+        return sum(proxy.up for proxy in self.proxies), sum(proxy.down for proxy in self.proxies)
 
-def experiment(method: str, model: Mapping[str, Any], resolution: int, **settings: Any) -> dict[str, Any]:
+    def count(self, out: Path, nodes: int) -> tuple[float, float, dict[str, Any]]:
+        """Run the app; return the bytes up and down of a node in a round, and the last line of the log."""
+        (plan,) = self.project.plans()
+        run, marks = plan.run(out), {0: self.total()}
+
+        def look() -> None:
+            marks.setdefault(len(read_lines(run.metrics)), self.total())
+
+        self.run(out, look)
+        (up, down), (before_up, before_down) = self.total(), marks[SKIPPED]
+        shares = nodes * (ROUNDS - SKIPPED)
+        return (up - before_up) / shares, (down - before_down) / shares, read_lines(run.metrics)[-1]
+
+
+def experiment(method: str, model: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
     return {
-        "data": {"resolution": resolution},
+        "data": {"resolution": 28},
         "model": dict(model),
         "train": {"rounds": ROUNDS, "epochs": 1, "batch": 16},
         "method": {"name": method, **settings},
@@ -88,38 +106,29 @@ def experiment(method: str, model: Mapping[str, Any], resolution: int, **setting
 
 
 def wire(model: Mapping[str, Any], wanted: Sequence[tuple[str, str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Measure every method in a deployment of its own: bytes of a node in a round, the mean over nodes and rounds."""
+    """Measure every method in turn: bytes of a node in a round, the mean over nodes and rounds."""
     rows = []
-    for method, download, settings in wanted:
-        with tempfile.TemporaryDirectory() as place:
-            folder = Path(place) / "federation"
-            dataset = find("digits4")
-            pflbed.write(pflbed.build(dataset.table, pflbed.Spec(20, 1)), dataset, Path(place) / "bench")
-            found = nodes_of(str(Path(place) / "bench"), 2, folder)
-            project = create(folder, experiment(method, model, 28, **settings), found.clients, {}, found.classes)
-            terms = {"clients": list(found.clients), "classes": list(found.classes), "download": download}
-            (project.app / "federation.toml").write_text(toml(terms))
-            marks: dict[int, tuple[int, int]] = {}
-            with Counted(project) as deployment:
-                deployment.register(project.nodes())
-                for node in project.nodes():
-                    deployment.start_node(node)
-                (plan,) = project.plans()
-                run = plan.run(folder / "runs")
-
-                def look(deployment: Counted = deployment, run: Any = run, marks: Any = marks) -> None:
-                    done = len(read_lines(run.metrics))
-                    total = sum(p.up for p in deployment.proxies), sum(p.down for p in deployment.proxies)
-                    marks.setdefault(done, total)
-
-                deployment.run(folder / "runs", look)
-                marks[ROUNDS] = sum(p.up for p in deployment.proxies), sum(p.down for p in deployment.proxies)
-            count = len(found.clients) * (ROUNDS - SKIPPED)
-            up, down = ((marks[ROUNDS][i] - marks[SKIPPED][i]) / count for i in range(2))
-            last = read_lines(run.metrics)[-1]
-            rows.append({"method": method, "download": download, "up": up, "down": down,
-                         "tensors_up": last["bytes_up"], "tensors_down": last["bytes_down"]})  # fmt: skip
-            print(json.dumps(rows[-1]), flush=True)
+    with tempfile.TemporaryDirectory() as place:
+        folder, bench = Path(place) / "federation", Path(place) / "bench"
+        dataset = find("digits4")
+        pflbed.write(pflbed.build(dataset.table, pflbed.Spec(20, 1)), dataset, bench)
+        found = nodes_of(str(bench), 2, folder)
+        project = create(folder, experiment("fedavg", model), found.clients, {}, found.classes)
+        with Counted(project) as deployment:
+            deployment.register(project.nodes())
+            for node in project.nodes():
+                deployment.start_node(node)
+            for method, download, settings in wanted:
+                for old in (project.app / "experiments").iterdir():
+                    old.unlink()
+                text = toml(experiment(method, model, **settings))
+                (project.app / "experiments" / f"{method}.toml").write_text(text)
+                terms = {"clients": list(found.clients), "classes": list(found.classes), "download": download}
+                (project.app / "federation.toml").write_text(toml(terms))
+                up, down, last = deployment.count(folder / "runs", len(found.clients))
+                rows.append({"method": method, "download": download, "up": up, "down": down,
+                             "tensors_up": last["bytes_up"], "tensors_down": last["bytes_down"]})  # fmt: skip
+                print(json.dumps(rows[-1]), flush=True)
     return rows
 
 
