@@ -95,7 +95,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    print("| choice | way | S Last | S Best | M Last | M Best | rates |\n| --- | --- | ---: | ---: | ---: | ---: | --- |")
+    print(
+        "| choice | way | S Last | S Best | M Last | M Best | rates |\n| --- | --- | ---: | ---: | ---: | ---: | --- |"
+    )
     for choice in given.only.split(","):
         prepared = inner(prepare(experiment(choice, given.data, given.weights, given.seed)))
         rows = json.loads(execute(prepared, given.out).results.read_text(encoding="utf-8"))

@@ -19,6 +19,7 @@ import torch
 from fedbasis.algorithms.base import Adaptation, Sent
 from fedbasis.config import parse
 from fedbasis.engines.base import Engine
+from fedbasis.engines.federation import Federation
 from fedbasis.engines.serial import Here, Serial
 from fedbasis.evaluation import Plan, evaluate, summarize
 from fedbasis.experiment import prepare
@@ -56,7 +57,7 @@ MORE = [("trimmed mean", False), ("median", True), ("mean, clip = 1", True)]
 class Attacked:
     """An engine some of whose clients send garbage."""
 
-    def __init__(self, engine: Engine, attackers: frozenset[str], seed: int) -> None:
+    def __init__(self, engine: Federation, attackers: frozenset[str], seed: int) -> None:
         self.kept, self._engine, self._attackers, self._seed = engine.kept, engine, attackers, seed
 
     def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent]]:
@@ -82,7 +83,9 @@ def garbage(sent: Sent, generator: torch.Generator) -> Sent:
     )
 
 
-def score(method: str, mean: str, attacked: bool, out: Path, seed: int = 0, **changed: Any) -> dict[str, float]:
+def score(
+    method: str, mean: str, attacked: bool, out: Path, changed: dict[str, Any], seed: int = 0
+) -> dict[str, float]:
     """Train and serve; what was done before is read."""
     raw = {**COMMON, **changed, "seed": seed, "method": METHODS[method], "aggregation": MEANS[mean]}
     raw["personalize"] = {**raw["personalize"], "ways": WAYS[method]}
@@ -91,9 +94,8 @@ def score(method: str, mean: str, attacked: bool, out: Path, seed: int = 0, **ch
     path = run.folder / "scores.json"
     if not path.exists():
         names = prepared.benchmark.participating
-        engine: Engine = Serial(prepared.method, prepared.training, seed)
-        if attacked:
-            engine = Attacked(engine, frozenset(names[::EVERY]), seed)
+        honest = Serial(prepared.method, prepared.training, seed)
+        engine: Engine = Attacked(honest, frozenset(names[::EVERY]), seed) if attacked else honest
         run.folder.mkdir(parents=True, exist_ok=True)
         server = train(prepared.method, engine, names, seed, run)
         settings = prepared.experiment.personalize
@@ -124,7 +126,7 @@ def main() -> None:
     for mean, attacked in ROWS + (MORE if arguments.all else []):
         found: dict[str, float] = {}
         for method in arguments.methods:
-            found |= score(method, mean, attacked, arguments.out, **rounds)
+            found |= score(method, mean, attacked, arguments.out, rounds)
         who = "a fifth sends garbage" if attacked else "all honest"
         print(f"| {who} | {mean} | " + " | ".join(f"{found[way]:.1f}" for way in columns) + " |", flush=True)
 

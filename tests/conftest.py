@@ -15,7 +15,15 @@ torch.set_num_threads(1)
 settings.register_profile("steady", deadline=None, derandomize=True)  # no test is timed, and none depends on luck
 settings.load_profile("steady")
 
-LONGEST = ("test_methods.py", "test_reproduce.py", "test_resume.py", "test_engines.py", "test_wheel.py", "test_ray.py")
+LONGEST = (
+    "test_federation.py",
+    "test_methods.py",
+    "test_reproduce.py",
+    "test_resume.py",
+    "test_engines.py",
+    "test_wheel.py",
+    "test_ray.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

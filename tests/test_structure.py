@@ -22,9 +22,9 @@ LEVELS = [
     {"config", "rounds", "new_client"},
     {"experiment"},
     {"lending", "demo", "display", "report", "tracking"},
-    {"jobs", "experiments", "inspection"},
+    {"jobs", "experiments", "inspection", "flower"},
     {"reproduce"},
-    {"reproduce_cli", "serving_cli"},
+    {"reproduce_cli", "serving_cli", "federation_cli"},
     {"cli"},
     {"__main__"},
 ]
@@ -72,6 +72,13 @@ def test_pflbed_knows_neither_torch_nor_fedbasis() -> None:
         assert "fedbasis" not in {n.split(".")[0] for n in imported(path)}
     code = "import pflbed, sys; sys.exit('torch' in sys.modules or 'fedbasis' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_one_package_knows_flower() -> None:
+    for path in (SOURCE / "fedbasis").rglob("*.py"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        knows = any(line.split()[:1] in (["from"], ["import"]) and line.split()[1][:4] == "flwr" for line in lines)
+        assert not knows or path.parent.name == "flower", path
 
 
 def test_nothing_is_unpickled_and_nothing_uses_a_global_generator() -> None:

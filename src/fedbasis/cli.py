@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedbasis.federation_cli import federation
 from fedbasis.reproduce_cli import reproduce
 from fedbasis.serving_cli import Trust, personalize, predict
 from pflbed.errors import InputError
@@ -257,6 +258,7 @@ def methods(
 
 
 app.command()(reproduce)
+app.add_typer(federation, name="federation")
 
 
 def main() -> None:

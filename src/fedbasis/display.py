@@ -75,7 +75,7 @@ class _RunObserver(Observer):
         where = f"goes on after round {rounds_done}/{rounds}" if rounds_done else f"starts: {rounds} rounds"
         if run.done:
             where = "is done already, reading its results"
-        self._say(f"{where}, {jobs} personalizations ({run.folder})")
+        self._say(f"{where}{f', {jobs} personalizations' if jobs else ''} ({run.folder})")
 
     def working(self, who: str) -> None:
         """Say who works where."""
@@ -94,7 +94,8 @@ class _RunObserver(Observer):
         epsilon = f"  ε {record['epsilon']:.2f}" if "epsilon" in record else ""
         accuracy = "" if score is None else f"  validation {100 * score:.1f} %"
         cosine = f"  cosine {record['cosine']['network']:.4f}" if "cosine" in record else ""
-        refused = f"  refused {', '.join(record['refused'])}" if record["refused"] else ""
+        left_out = {key: record.get(key) for key in ("refused", "absent")}
+        refused = "".join(f"  {key} {', '.join(names)}" for key, names in left_out.items() if names)
         self._say(
             f"round {record['round']:>3}/{record['rounds']}  {record['clients']} clients{loss}"
             f"{accuracy}{cosine}{epsilon}  {record['seconds']:.1f} s{refused}  {left}"

@@ -5,7 +5,7 @@ passes an ``Observer``.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -77,27 +77,14 @@ class Prepared:
     @cached_property
     def method(self) -> Method:
         """The method with its network."""
-        e, classes = self.experiment, self.benchmark.table.class_names
-        network = Network(e.model.name, len(classes), e.data.resolution, e.model.options, e.model.blocks)
-        recipe = Recipe(
-            Preprocessing(e.data.resolution), e.train.epochs, e.train.batch, e.train.rate, e.train.momentum,
-            e.train.decay, e.train.augment,
-        )  # fmt: skip
-        weighting = cast(Literal["uniform", "examples"], e.train.weighting)
-        task = Task(network, recipe, e.train.rounds, weighting, averaging=e.aggregation.averaging())
-        if e.model.weights is not None:
-            task = replace(task, weights=artifact.load_weights(Path(e.model.weights), task.layout.shapes))
-        method = METHODS[e.method_name](e.method, task)
-        if self.mechanism is not None:
-            method.require_mean()
-            self.mechanism.epsilon(e.train.rounds)  # the package that computes it may be missing
+        method = method_for(self.experiment, self.benchmark.table.class_names)
+        protectable(method, self.mechanism)
         return method
 
     @cached_property
     def mechanism(self) -> Mechanism | None:
         """How the participating clients are protected, if they are."""
-        e, clients = self.experiment, self.benchmark.participating
-        return e.privacy.mechanism(len(clients), len(sampled(clients, e.train.participation, e.seed, 0)))
+        return mechanism_for(self.experiment, self.benchmark.participating)
 
     @property
     def training(self) -> Mapping[str, Images]:
@@ -134,6 +121,32 @@ class Prepared:
     def run(self, out: Path) -> Run:
         """Return the run's folder below ``out``."""
         return Run(out / f"{self.experiment.method_name}-{self.experiment.digest(self.identity)}")
+
+
+def method_for(e: Experiment, classes: Sequence[str]) -> Method:
+    """Build an experiment's method for images of these classes."""
+    network = Network(e.model.name, len(classes), e.data.resolution, e.model.options, e.model.blocks)
+    recipe = Recipe(
+        Preprocessing(e.data.resolution), e.train.epochs, e.train.batch, e.train.rate, e.train.momentum,
+        e.train.decay, e.train.augment,
+    )  # fmt: skip
+    weighting = cast(Literal["uniform", "examples"], e.train.weighting)
+    task = Task(network, recipe, e.train.rounds, weighting, averaging=e.aggregation.averaging())
+    if e.model.weights is not None:
+        task = replace(task, weights=artifact.load_weights(Path(e.model.weights), task.layout.shapes))
+    return METHODS[e.method_name](e.method, task)
+
+
+def mechanism_for(e: Experiment, clients: Sequence[str]) -> Mechanism | None:
+    """Return how these clients are protected while they train, if they are."""
+    return e.privacy.mechanism(len(clients), len(sampled(clients, e.train.participation, e.seed, 0)))
+
+
+def protectable(method: Method, mechanism: Mechanism | None) -> None:
+    """Refuse, before any work, what a mechanism cannot protect, or whose epsilon cannot be computed here."""
+    if mechanism is not None:
+        method.require_mean()
+        mechanism.epsilon(method.task.rounds)
 
 
 class _Training(Mapping[str, Images]):
@@ -277,22 +290,31 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
 
 def publish(prepared: Prepared, server: State, run: Run) -> None:
     """Write what new clients are served from; bit-identical for the same experiment."""
-    method, e = prepared.method, prepared.experiment
-    state = method.published(server)
-    card = artifact.Card(
+    table, clients = prepared.benchmark.table, len(prepared.benchmark.participating)
+    card = bases_card(
+        prepared.method, prepared.experiment, table.class_names, table.digest, run, clients, prepared.mechanism
+    )
+    artifact.save(run.bases, prepared.method.published(server), card, replace=True)
+
+
+def bases_card(
+    method: Method, e: Experiment, classes: Sequence[str], data: str, run: Run, clients: int,
+    protected: Mechanism | None,
+) -> artifact.Card:  # fmt: skip
+    """Say of bases what they are and where they come from."""
+    return artifact.Card(
         kind="bases",
         method=method.name,
         settings=e.method.model_dump(mode="json"),
         architecture=artifact.describe(method.task.network),
-        classes=list(prepared.benchmark.table.class_names),
+        classes=list(classes),
         preprocessing=artifact.describe_pixels(method.task.recipe.preprocessing),
         provenance={
-            "data": prepared.benchmark.table.digest,
+            "data": data,
             "seed": e.seed,
             "run": run.folder.name,
             "rounds": e.train.rounds,
-            "clients": len(prepared.benchmark.participating),
-            **({} if (protected := prepared.mechanism) is None else {"privacy": protected.spent(e.train.rounds)}),
+            "clients": clients,
+            **({} if protected is None else {"privacy": protected.spent(e.train.rounds)}),
         },
     )
-    artifact.save(run.bases, state, card, replace=True)

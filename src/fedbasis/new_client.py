@@ -115,6 +115,23 @@ def serve_folder(
 ) -> Served:
     """Fit a model to a client's folder."""
     card, server = artifact.load(bases_at(bases), "bases", trust)
+    data, bad = read_folder(folder, card)
+    return serve(card, server, data, how, plan, seed, keep, bad, str(bases), str(folder))
+
+
+def serve(
+    card: artifact.Card,
+    server: State,
+    data: Examples,
+    how: str | None,
+    plan: Adaptation,
+    seed: int,
+    keep: Literal["last", "best"] = "last",
+    bad: Sequence[tuple[str, str]] = (),
+    bases: str = "the bases",
+    folder: str = "the client's data",
+) -> Served:
+    """Fit a model to a client's images; ``bases`` and ``folder`` are what errors call these."""
     method = method_of(card)
     found = sum(group.startswith("basis_") for group in server)
     if found and (said := getattr(method.config, "bases", found)) != found:
@@ -123,7 +140,6 @@ def serve_folder(
             "get the whole folder again."
         )
     how = how or method.ways[-1]
-    data, bad = read_folder(folder, card)
     classes = len(np.unique(data.labels.numpy()))
     if classes < 2:
         raise InputError(
@@ -162,7 +178,7 @@ def serve_folder(
         ) from error
     after = outcome.validation[fitted.epoch - 1]
     alpha = _alpha(method, fitted)
-    return Served(card, fitted, how, len(fit), int(held.sum()), bad, before, after, alpha, outcome.losses)
+    return Served(card, fitted, how, len(fit), int(held.sum()), list(bad), before, after, alpha, outcome.losses)
 
 
 def _alpha(method: Method, fitted: Fitted) -> dict[str, list[float]]:
@@ -172,7 +188,7 @@ def _alpha(method: Method, fitted: Fitted) -> dict[str, list[float]]:
     return dict(zip(method.task.layout.blocks, rows, strict=True))
 
 
-def write_model(served: Served, out: Path) -> None:
+def write_model(served: Served, out: Path, replace: bool = False) -> None:
     """Write the personal model as one ordinary artifact: no trace of bases is needed to use it."""
     provenance: dict[str, Any] = {
         "bases": served.card.sha256,
@@ -187,7 +203,7 @@ def write_model(served: Served, out: Path) -> None:
     update = {"kind": "model", "provenance": provenance, "learned": learned, "settings": settings}
     card = served.card.model_copy(update=update)
     state: State = {"": artifact.whole_model(served.card.network, served.fitted.tensors)}
-    artifact.save(out, state if alone else {**state, LEARNED: served.fitted.learned}, card)
+    artifact.save(out, state if alone else {**state, LEARNED: served.fitted.learned}, card, replace=replace)
 
 
 def predict_images(model: Path, pixels: Tensor, trust: bool = False) -> tuple[artifact.Card, Tensor]:

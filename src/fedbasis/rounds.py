@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedbasis.algorithms.base import Method, Sent
-from fedbasis.engines.base import Engine
+from fedbasis.engines.base import Engine, Lost
 from fedbasis.flat import FlatModel
 from fedbasis.params import State, nbytes, require_finite
 from fedbasis.privacy import Mechanism
@@ -42,12 +42,19 @@ def round_half_up(value: float) -> int:
     return int(np.floor(value + 0.5))
 
 
+NOT_FINITE = "values that are not finite numbers"
+
+
 class _Stream:
     """Pass updates through to the aggregation while measuring them; refuse broken ones by the client's name."""
 
-    def __init__(self, updates: Iterator[tuple[str, Sent]], expected: int, round: int, seen: ClientSeen | None) -> None:
+    def __init__(
+        self, updates: Iterator[tuple[str, Sent | Lost]], expected: int, round: int, seen: ClientSeen | None
+    ) -> None:
         self._updates, self._expected, self._round, self._seen = updates, expected, round, seen
         self.refused: list[str] = []
+        self.absent: list[str] = []
+        self.reasons: dict[str, str] = {}
         self.numbers: dict[str, list[float]] = {}
         self.bytes_up = 0
         self.count = 0
@@ -55,10 +62,10 @@ class _Stream:
     def __iter__(self) -> Iterator[tuple[str, Sent]]:
         for client, sent in self._updates:
             self.count += 1
-            try:
-                require_finite(sent.tensors, f"The update of {client}")
-            except InputError:
-                self.refused.append(client)
+            sent = sent if isinstance(sent, Lost) else _finite(client, sent)  # noqa: PLW2901
+            if isinstance(sent, Lost):
+                (self.refused if sent.answered else self.absent).append(client)
+                self.reasons[client] = sent.reason
                 continue
             self.bytes_up += nbytes(sent.tensors)
             for key, value in sent.numbers.items():
@@ -67,11 +74,19 @@ class _Stream:
             if self._seen is not None:
                 self._seen(self._round, self.count, self._expected, sent.numbers.get("loss", float("nan")))
             yield client, sent
-        if self.refused and len(self.refused) == self.count:
-            raise InputError(
-                f"In round {self._round} all {self.count} clients sent values that are not finite: training diverged; "
-                "lower train.rate."
-            )
+        if self.reasons and len(self.reasons) == self.count:
+            if all(NOT_FINITE in reason for reason in self.reasons.values()):
+                raise InputError(
+                    f"In round {self._round} all {self.count} clients sent values that are not finite: training "
+                    "diverged; lower train.rate."
+                )
+            client, reason = next(iter(self.reasons.items()))
+            raise InputError(f"Round {self._round} needs an update, but none can be used; that of {client}: {reason}")
+
+    def lost(self) -> dict[str, Any]:
+        """Tell for the log who was left out, and why."""
+        more = {"absent": self.absent} if self.absent else {}
+        return {"refused": self.refused, **more, **({"reasons": self.reasons} if self.reasons else {})}
 
     def means(self) -> dict[str, Any]:
         """Average the clients' numbers; keys with slashes become nested groups."""
@@ -83,6 +98,14 @@ class _Stream:
                 place = place.setdefault(group, {})
             place[last] = float(np.mean(values))
         return nested
+
+
+def _finite(client: str, sent: Sent) -> Sent | Lost:
+    try:
+        require_finite(sent.tensors, f"The update of {client}")
+    except InputError as error:
+        return Lost(str(error))
+    return sent
 
 
 def train(
@@ -137,9 +160,9 @@ def train(
                 "round": number + 1,
                 "rounds": method.task.rounds,
                 "clients": len(chosen),
-                "refused": [] if silent else stream.refused,
+                **({"refused": []} if silent else stream.lost()),
                 "seconds": round(time.perf_counter() - began, 3),
-                "bytes_up": stream.bytes_up // max(1, len(chosen) - len(stream.refused)),
+                "bytes_up": stream.bytes_up // max(1, len(chosen) - len(stream.reasons)),
                 "bytes_down": down,
                 "peak_memory": engine.peak_memory(),
                 "validation": None if validate is None or silent else validate(after),

@@ -17,12 +17,21 @@ from fedbasis.kept import Kept
 from fedbasis.params import State
 
 
+@dataclass(frozen=True)
+class Lost:
+    """In place of a client's update: why there is none that can be used."""
+
+    reason: str
+    answered: bool = True
+    """Whether the client sent something, which was refused, or nothing in time."""
+
+
 class Engine(Protocol):
     """Run one round of client updates; the same seeds give the same bits whatever the engine."""
 
     kept: Kept
 
-    def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent]]:
+    def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent | Lost]]:
         """Update the named clients in this order and yield ``(client, what it sent)``."""
         ...
 

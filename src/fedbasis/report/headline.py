@@ -1,5 +1,6 @@
 """The result in words, computed from the scores, whoever wins; and what keeps the numbers from being compared."""
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -7,6 +8,7 @@ from fedbasis.report.beds import beds
 from fedbasis.report.data import RunData, sizes_of
 from fedbasis.report.groups import Group, Scores, compared
 from fedbasis.report.paired import leaders
+from fedbasis.runs import Run
 
 OTHERS = 4
 """So many other rows are named beside the leader."""
@@ -35,8 +37,14 @@ def headline(groups: Sequence[Group]) -> list[str]:
 
 def caveats(groups: Sequence[Group]) -> list[str]:
     """Return what a reader must know before comparing numbers."""
-    waiting = [(group, run) for group in groups for run in group.runs if not run.rows]
+    without = [(group, run) for group in groups for run in group.runs if not run.rows]
+    waiting = [(group, run) for group, run in without if not Run(run.place).done]
     notes = [
+        f"{group.name}{_seed(group, run)} ({run.folder}) has no scores: its server has no images to score."
+        for group, run in without
+        if (group, run) not in waiting
+    ]
+    notes += [
         f"{group.name}{_seed(group, run)} ({run.folder}) has no results yet: {run.state}; training it again "
         "continues it."
         for group, run in waiting[:NAMED]
@@ -58,6 +66,19 @@ def caveats(groups: Sequence[Group]) -> list[str]:
                 f"{' and '.join(others)} did not serve the same clients as the rest (other splits or seeds), so "
                 "these numbers cannot be compared with the others and are never marked as best."
             )
+    return notes + [note for group in groups for run in group.runs for note in _left_out(group, run)]
+
+
+def _left_out(group: Group, run: RunData) -> list[str]:
+    """Count the updates that were never averaged, by client."""
+    told = {"refused": "were refused", "absent": "did not come in time"}
+    notes = []
+    for key, what in told.items():
+        counts = Counter(client for line in run.lines for client in line.get(key, ()))
+        if counts:
+            shown = ", ".join(f"{client} {count}" for client, count in counts.most_common(OTHERS))
+            more = f" and {len(counts) - OTHERS} other clients" if len(counts) > OTHERS else ""
+            notes.append(f"{group.name}{_seed(group, run)}: {counts.total()} updates {what} ({shown}{more}).")
     return notes
 
 

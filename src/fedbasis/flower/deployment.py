@@ -1,0 +1,200 @@
+"""Start a SuperLink and SuperNodes on this host, run a federation's app on them, and leave no process behind.
+
+Over TLS, with a key for every node that the SuperLink knows; plain only if that is asked for. What Flower does by
+itself otherwise (usage statistics, looking for updates, installing packages) is off. A warden ends all processes when
+this one closes the deployment, is stopped or is killed.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from fedbasis.flower import keys, warden
+from fedbasis.flower.project import LOOPBACK, Entry, Project
+from pflbed.errors import InputError
+
+PRIVATE = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",
+}
+START_SECONDS = 60.0
+LINK, OUTCOME = "federation", "outcome.json"
+
+
+class Deployment:
+    """The processes of a federation on this host."""
+
+    def __init__(self, project: Project, insecure: bool = False, port: int | None = None) -> None:
+        self._project, self._insecure, self.port = project, insecure, port or free_port()
+        self.mark = uuid.uuid4().hex
+        self.logs = project.folder.absolute() / ".flower" / "logs"
+        self.superlink: subprocess.Popen[bytes] | None = None
+        self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._warden: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self._warden = subprocess.Popen(
+            [sys.executable, "-m", warden.__name__, self.mark], stdin=subprocess.PIPE, text=True, start_new_session=True
+        )
+        try:
+            self._start_superlink()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all processes."""
+        if self._warden is not None and self._warden.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._warden.stdin.close()
+            self._warden.wait()
+        for process in self._started:
+            process.wait()
+        self._warden = None
+
+    def register(self, nodes: Sequence[Entry]) -> None:
+        """Tell the SuperLink the nodes' public keys and names."""
+        if self._insecure:
+            return
+        commands = [
+            ["flwr", "supernode", "register", str(self._key(node).with_suffix(".pub")), LINK, "--name", node.name]
+            for node in nodes
+        ]
+        told = [(node, self._start(command, "register")) for node, command in zip(nodes, commands, strict=True)]
+        for node, process in told:
+            if process.wait():
+                raise InputError(
+                    f"The SuperLink must take the key of node {node.name}, but it did not{self._why('register')}."
+                )
+
+    def start_node(self, node: Entry) -> subprocess.Popen[bytes]:
+        """Start a SuperNode with its own data."""
+        own = {"name": node.name, "data": str(self._project.place(node.data)), "state": str(self._project.state(node))}
+        settings = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in own.items())
+        command = ["flower-supernode", "--superlink", f"{LOOPBACK}:{self.superlink_port()}", "--port", str(free_port())]
+        command += ["--node-config", settings]
+        if self._insecure:
+            command += ["--insecure"]
+        else:
+            command += ["--root-certificates", str(self._keys / keys.AUTHORITY)]
+            command += ["--auth-supernode-private-key", str(self._key(node))]
+        self._project.state(node).mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.nodes[node.name] = self._start(command, self._key(node).stem)
+        return self.nodes[node.name]
+
+    def superlink_port(self) -> int:
+        """Return where a node finds the SuperLink."""
+        return self.port
+
+    def run(self, out: Path, watch: Callable[[], None] | None = None, **settings: str) -> dict[str, Any]:
+        """Run the app to its end and return its outcome; ``watch`` is called in the meantime."""
+        out.mkdir(parents=True, exist_ok=True)
+        outcome = out.absolute() / OUTCOME
+        outcome.unlink(missing_ok=True)
+        told = {"out": str(out.absolute()), **settings}
+        changed = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in told.items())
+        app = str(self._project.app.absolute())
+        process = self._start(["flwr", "run", app, LINK, "--stream", "--run-config", changed], "run")
+        try:
+            while process.poll() is None and not outcome.exists():
+                self._require_alive()
+                if watch is not None:
+                    watch()
+                time.sleep(0.1)
+        finally:
+            process.terminate()  # it only shows what the app says
+        if not outcome.exists():
+            raise InputError(f"The server's app must tell how it ended, but it did not{self._why('run')}.")
+        found: dict[str, Any] = json.loads(outcome.read_text(encoding="utf-8"))
+        if "error" in found:
+            raise InputError(found["error"])
+        return found
+
+    @property
+    def _keys(self) -> Path:
+        return self._project.keys.absolute()
+
+    def _key(self, node: Entry) -> Path:
+        return self._project.place(node.key)
+
+    def _start_superlink(self) -> None:
+        command = ["flower-superlink", "--host", LOOPBACK, "--port", str(self.port)]
+        command += ["--disable-runtime-dependency-installation"]
+        link = {"address": f"{LOOPBACK}:{self.port}"}
+        if self._insecure:
+            command += ["--insecure"]
+            connection = "insecure = true\n"
+        else:
+            for option, name in (("ca-certfile", keys.AUTHORITY), ("certfile", keys.CERTIFICATE)):
+                command += [f"--ssl-{option}", str(self._keys / name)]
+            command += ["--ssl-keyfile", str(self._keys / keys.SERVER_KEY), "--enable-supernode-auth"]
+            connection = f"root-certificates = {json.dumps(str(self._keys / keys.AUTHORITY))}\n"
+        for name in ("run", "register"):
+            self._home(name).mkdir(parents=True, exist_ok=True)
+            text = f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\naddress = "{link["address"]}"\n{connection}'
+            (self._home(name) / "config.toml").write_text(text, encoding="utf-8")
+        self.superlink = self._start(command, "superlink")
+        ends = time.monotonic() + START_SECONDS
+        while time.monotonic() < ends:
+            self._require_alive()
+            with contextlib.suppress(OSError):
+                socket.create_connection((LOOPBACK, self.port), timeout=1).close()
+                return
+            time.sleep(0.05)
+        raise InputError(f"The SuperLink must answer at port {self.port} within a minute, but it does not.")
+
+    def _require_alive(self) -> None:
+        if self.superlink is not None and self.superlink.poll() is not None:
+            raise InputError(f"The SuperLink must run, but it ended{self._why('superlink')}.")
+
+    def _home(self, name: str) -> Path:
+        return self._project.folder.absolute() / ".flower" / name
+
+    def _start(self, command: list[str], name: str) -> subprocess.Popen[bytes]:
+        """Start a program of Flower that does not hear Ctrl-C, with a home and a log of its own."""
+        bin_folder = Path(sys.executable).parent
+        path = os.pathsep.join([str(bin_folder), os.environ.get("PATH", "")])
+        own = {warden.MARK: self.mark, "FLWR_HOME": str(self._home(name)), "PATH": path}
+        with (self.logs / f"{name}.log").open("ab") as log:
+            try:
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                    env={**os.environ, **PRIVATE, **own},
+                )  # fmt: skip
+            except FileNotFoundError:
+                raise InputError(
+                    f"A federation needs Flower's programs, but there is no {command[0]}; pip install "
+                    "'fedbasis[flower]'."
+                ) from None
+        self._started.append(process)
+        if self._warden is not None and self._warden.stdin is not None:
+            print(process.pid, file=self._warden.stdin, flush=True)
+        return process
+
+    def _why(self, name: str) -> str:
+        lines = (self.logs / f"{name}.log").read_text(encoding="utf-8", errors="replace").split("\n")
+        last = [line.strip() for line in lines if line.strip()][-1:]
+        return f" ({last[0][:200]}; see {self.logs / name}.log)" if last else ""
+
+
+def free_port() -> int:
+    """Find a port of the loopback interface that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, 0))
+        return int(listener.getsockname()[1])

@@ -1,0 +1,127 @@
+"""The engine of a real federation: nodes that keep their data make a round's updates, which are checked when they come.
+
+``rounds.train`` and the methods are used as they are. What a client keeps never leaves its node; the server only tells
+every node which of its updates was used last, so that a node whose answer came too late goes on from what it kept
+before, exactly as if it had not been asked.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+from fedbasis.algorithms.base import Method, Sent
+from fedbasis.engines.base import Lost
+from fedbasis.flower.exchange import Answer, Exchange
+from fedbasis.flower.expected import Expected, Kind, kinds, rehearsed
+from fedbasis.flower.parcel import Block, Parcel, block_of
+from fedbasis.flower.settings import Plan
+from fedbasis.kept import Kept
+from fedbasis.params import State
+from fedbasis.processes import peak_memory
+from fedbasis.rounds import sampled
+from fedbasis.runs import Run, read_lines
+from pflbed.errors import InputError
+
+
+class Used(Kept):
+    """In place of what clients keep, which is on their nodes: after which round each one's last update was used."""
+
+    def __init__(self, plan: Plan, run: Run) -> None:
+        super().__init__(run.kept)
+        self._plan, self._run = plan, run
+        self.versions: dict[str, int] = {}
+        self.checkpoint = 0
+
+    def rewind(self, rounds_done: int) -> None:
+        """Learn from the log what was used before."""
+        e, clients = self._plan.experiment, self._plan.federation.clients
+        for line in read_lines(self._run.metrics):
+            number = int(line["round"])
+            if number <= rounds_done:
+                lost = {*line["refused"], *line.get("absent", ())}
+                chosen = sampled(clients, e.train.participation, e.seed, number - 1)
+                self.versions.update({client: number for client in chosen if client not in lost})
+        self.checkpoint = rounds_done
+
+    def settle(self, rounds_done: int, before: bool = False) -> None:
+        """Remember up to where nodes may forget."""
+        if not before:
+            self.checkpoint = rounds_done
+
+
+class Nodes:
+    """Clients that are nodes of a federation."""
+
+    def __init__(self, plan: Plan, method: Method, exchange: Exchange, run: Run) -> None:
+        self._plan, self._method, self._exchange, self._run = plan, method, exchange, run
+        self._used = Used(plan, run)
+        self.kept: Kept = self._used
+        self._rehearsals: dict[tuple[tuple[tuple[str, str], Kind], ...], Expected] = {}
+
+    def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent | Lost]]:
+        """Have the named clients updated by their nodes and yield ``(client, what it sent)`` in this order."""
+        terms = self._plan.federation
+        parcels: dict[str, Parcel] = {}
+        expected: dict[str, Expected] = {}
+        blocks: dict[tuple[int, ...], tuple[State, Block]] = {}  # most methods send all clients the same
+        for client in clients:
+            received = self._method.broadcast(server, client)
+            same = tuple(id(tensor) for tensors in received.values() for tensor in tensors.values())
+            if same not in blocks:
+                blocks[same] = received, block_of(received, terms.download)
+            parcels[client] = self._parcel(client, round, blocks[same][1])
+            expected[client] = self._expected(received, round)
+        answers = self._exchange.ask(parcels, max(e.largest for e in expected.values()))
+        checked = [self._checked(client, answers[client], parcels[client], expected[client]) for client in clients]
+        self._require_enough(clients, checked, round)
+        for client, sent in zip(clients, checked, strict=True):
+            if isinstance(sent, Sent):
+                self._used.versions[client] = round + 1
+            yield client, sent
+
+    def peak_memory(self) -> int:
+        """Return the most bytes that the server has held so far."""
+        return peak_memory()
+
+    def _parcel(self, client: str, round: int, block: Block) -> Parcel:
+        words: dict[str, str | int] = {
+            "experiment": self._plan.name,
+            "run": self._run.folder.name,
+            "client": client,
+            "round": round,
+            "seed": self._plan.experiment.seed,
+            "version": self._used.versions.get(client, 0),
+            "checkpoint": self._used.checkpoint,
+            "digest": hashlib.sha256(block.data).hexdigest(),
+        }
+        return Parcel(words, {}, block)
+
+    def _expected(self, received: State, round: int) -> Expected:
+        structure = tuple(kinds(received).items())
+        if structure not in self._rehearsals:
+            self._rehearsals[structure] = rehearsed(self._method, received, len(self._plan.federation.classes), round)
+        return self._rehearsals[structure]
+
+    def _checked(self, client: str, answer: Answer, asked: Parcel, expected: Expected) -> Sent | Lost:
+        if isinstance(answer, Lost):
+            return answer
+        for key in ("run", "client", "round", "digest"):
+            if answer.words.get(key) != asked.words[key]:
+                told = str(answer.words.get(key))[:80]
+                return Lost(f"it must answer to {key} {asked.words[key]}, but it answers to {told}.")
+        if reason := answer.word("error"):
+            return Lost(f"it failed: {reason[:300]}")
+        try:
+            return expected.update(answer.block, answer.numbers)
+        except InputError as error:
+            return Lost(str(error))
+
+    def _require_enough(self, clients: Sequence[str], checked: Sequence[Sent | Lost], round: int) -> None:
+        share, good = self._plan.federation.minimum, sum(isinstance(sent, Sent) for sent in checked)
+        if good >= max(1.0, share * len(clients) - 1e-9):
+            return
+        lost = [(client, sent) for client, sent in zip(clients, checked, strict=True) if isinstance(sent, Lost)]
+        why = "; ".join(f"{client}: {sent.reason.rstrip('.')}" for client, sent in lost[:3])
+        raise InputError(
+            f"Round {round + 1} needs usable updates of {share:.0%} of {len(clients)} clients ('minimum'), but has "
+            f"{good} ({why}); mend the nodes and start again, it goes on from the last checkpoint."
+        )

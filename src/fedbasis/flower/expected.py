@@ -1,0 +1,92 @@
+"""What a client's update must look like, so that anything else is refused before it is used.
+
+Nobody has to write it down for every method: the server rehearses a client's part on a few noise images and takes the
+names, shapes and types of what that sends as the measure of what real clients may send.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedbasis import pack
+from fedbasis.algorithms.base import Context, Method, Sent
+from fedbasis.params import State, nbytes, require_finite
+from fedbasis.train import Examples
+from pflbed.errors import InputError
+
+IMAGES, CLASSES = 10, 5
+"""Of a rehearsal."""
+HEADER = 2**16
+"""So many bytes beside a tensor's own may its name, shape and filling take."""
+Kind = tuple[torch.dtype, torch.Size]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The tensors and numbers of an update."""
+
+    tensors: Mapping[tuple[str, str], Kind]
+    numbers: frozenset[str]
+    largest: int
+    """So many bytes an update can have at most."""
+
+    def update(self, block: NDArray[np.uint8], numbers: Mapping[str, float]) -> Sent:
+        """Read an update, or say in a sentence what is wrong with it; nothing is copied before its size is known."""
+        if len(block) > self.largest:
+            raise InputError(f"it must have at most {self.largest} bytes, but it has {len(block)}.")
+        state = read_block(block)
+        got = kinds(state)
+        wrong = [f"'{_path(key)}' is missing" for key in self.tensors if key not in got]
+        wrong += [f"'{_path(key)}' is not expected" for key in got if key not in self.tensors]
+        wrong += [
+            f"'{_path(key)}' is {_words(got[key])} instead of {_words(kind)}"
+            for key, kind in self.tensors.items()
+            if key in got and got[key] != kind
+        ]
+        if wrong:
+            raise InputError(f"it does not fit: {'; '.join(wrong[:3])}{'; and more' * (len(wrong) > 3)}.")
+        require_finite(state, "it")
+        if odd := sorted(set(numbers) ^ self.numbers):
+            raise InputError(f"it must tell {len(self.numbers)} numbers, but '{odd[0]}' is one too many or missing.")
+        examples = numbers.get("examples", 1.0)
+        if not (1 <= examples < 2**40 and examples == int(examples)):
+            raise InputError(f"it must come from a whole number of examples, but it says {examples}.")
+        return Sent(state, dict(numbers))
+
+
+def rehearsed(method: Method, received: State, classes: int, round: int) -> Expected:
+    """Play a client that has kept nothing through its part."""
+    brief = type(method)(method.config, replace(method.task, recipe=replace(method.task.recipe, epochs=1)))
+    size = method.task.network.resolution
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (IMAGES, size, size, 3), generator=generator, dtype=torch.uint8)
+    noise = Examples(pixels, torch.arange(IMAGES) % min(classes, CLASSES))
+    context = Context(0, "rehearsal", method.task.network.workspace(), round)
+    sent, _ = brief.client_update(received, None, noise, context)
+    found = kinds(sent.tensors)
+    return Expected(found, frozenset(sent.numbers), nbytes(sent.tensors) + HEADER * (1 + len(found)))
+
+
+def kinds(state: State) -> dict[tuple[str, str], Kind]:
+    """Describe every tensor of a state."""
+    return {(group, name): (t.dtype, t.shape) for group, tensors in state.items() for name, t in tensors.items()}
+
+
+def read_block(block: NDArray[np.uint8]) -> State:
+    """Show the tensors of a block that somebody else made; whatever is wrong with it is an error of input."""
+    try:
+        with np.errstate(all="ignore"):  # sizes may be absurd
+            return pack.unpacked(block, "it")
+    except (RuntimeError, IndexError, OverflowError, RecursionError) as error:
+        raise InputError(f"it must be whole, but it was changed ({str(error).splitlines()[0]}).") from error
+
+
+def _path(key: tuple[str, str]) -> str:
+    return "/".join(key)[:80]
+
+
+def _words(kind: Kind) -> str:
+    return f"{str(kind[0]).removeprefix('torch.')} {tuple(kind[1])}"

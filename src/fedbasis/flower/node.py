@@ -1,0 +1,87 @@
+"""A node's own things: its images, which nobody else sees, and what it keeps between rounds.
+
+A node names its data itself, in its node configuration; nothing that a server sends is ever used as a path here.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import pflbed
+from fedbasis.kept import Kept
+from fedbasis.train import Examples, examples_of
+from pflbed.cache import decode
+from pflbed.errors import InputError
+from pflbed.manifest import CARD
+from pflbed.scan import scan_client
+
+
+@dataclass(frozen=True)
+class Node:
+    """Who a node is, and where its things lie."""
+
+    name: str
+    data: Path
+    """A folder ``<class>/<image>``, or a benchmark of 'pflbed build' that has a client of this name."""
+    state: Path
+    """A folder of the node's own: decoded images, what methods keep, personal models."""
+
+    @classmethod
+    def configured(cls, config: Mapping[str, Any]) -> "Node":
+        """Read a node configuration."""
+        wrong = [key for key in ("name", "data", "state") if not isinstance(config.get(key), str) or not config[key]]
+        if wrong:
+            raise InputError(
+                f"A node's configuration must give '{wrong[0]}' as text, but it does not; start the SuperNode with "
+                '--node-config \'name="..." data="..." state="..."\'.'
+            )
+        node = cls(str(config["name"]), Path(config["data"]).expanduser(), Path(config["state"]).expanduser())
+        if not node.data.is_dir():
+            raise InputError(f"The data of node {node.name} must be a folder, but it is not; see its configuration.")
+        return node
+
+    def images(self, classes: Sequence[str], resolution: int) -> Examples:
+        """Read the node's images; they are decoded once."""
+        if (self.data / CARD).is_file():
+            return self._benchmark_images(classes, resolution)
+        table = scan_client(self.data)
+        if unknown := [name for name in table.class_names if name not in classes]:
+            raise InputError(
+                f"Every class folder of node {self.name} must be a class of the federation, but '{unknown[0]}' is not."
+            )
+        os.environ.setdefault("FEDBASIS_CACHE", str(self.state / "cache"))
+        decoded = decode(self.data, table, resolution)
+        known = np.array([classes.index(name) for name in decoded.table.class_names])
+        labels = torch.from_numpy(known[decoded.table.labels])
+        return Examples(torch.from_numpy(np.array(decoded.images)), labels)
+
+    def _benchmark_images(self, classes: Sequence[str], resolution: int) -> Examples:
+        clients = pflbed.load(self.data, resolution=resolution)
+        if self.name not in clients or list(clients.benchmark.table.class_names) != list(classes):
+            raise InputError(
+                f"The benchmark of node {self.name} must have a client of this name and the federation's classes, "
+                "but it does not; build it again or name another."
+            )
+        return examples_of(clients[self.name].train)
+
+    def place(self, run: str) -> Path:
+        """Return the folder for one run's things; a run may call itself what it likes."""
+        return self.state / "runs" / hashlib.sha256(run.encode()).hexdigest()[:24]
+
+    def kept(self, run: str, version: int, checkpoint: int) -> Kept:
+        """Return what the node keeps for a run, as the server knows it.
+
+        The server used the update that came with ``version`` and none after it, so what was kept with those is
+        dropped; and it may go back to ``checkpoint``, so what is older than that is dropped too.
+        """
+        kept = Kept(self.place(run) / "kept")
+        kept.rewind(version)
+        kept.touch(self.name)
+        kept.settle(min(version, checkpoint))
+        return kept

@@ -1,0 +1,192 @@
+"""A federation's folder: a ready Flower app, the nodes of a try on this host, and keys; to put under version control.
+
+``app/`` is what Flower carries to every node. ``nodes.toml`` says which nodes ``up`` starts here and where their data
+lie; on many hosts every node has its own. ``keys/`` stays out of version control and out of the app.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedbasis.config import parse, read
+from fedbasis.flower import keys
+from fedbasis.flower.settings import EXPERIMENTS, FEDERATION, Federation, Plan, read_plans
+from fedbasis.protection import Section
+from pflbed.errors import InputError
+
+LOOPBACK = "127.0.0.1"
+APP = '''"""The app of this federation: what the server and the nodes do is in the fedbasis package."""
+
+from pathlib import Path
+
+from fedbasis.flower.client import client_app
+from fedbasis.flower.server import server_app
+
+HERE = Path(__file__).parent
+server = server_app(HERE)
+client = client_app(HERE)
+'''
+PYPROJECT = """[project]
+name = "fedbasis-federation"
+version = "1.0.0"
+description = "A federation that trains with FedBasis"
+license = { file = "LICENSE" }
+dependencies = ["flwr>=1.41,<2", "fedbasis[flower]"]
+
+[tool.flwr.app]
+publisher = "fedbasis"
+fab-format-version = 1
+flwr-version-target = "1.41.0"
+
+[tool.flwr.app.components]
+serverapp = "fedbasis_app:server"
+clientapp = "fedbasis_app:client"
+
+[tool.flwr.app.config]
+out = "runs"      # where the server writes run folders
+task = "train"    # or "personalize"
+nodes = ""        # for "personalize": the names of the nodes, one a line
+"""
+LICENSE = """This app is licensed under the Apache License, Version 2.0:
+http://www.apache.org/licenses/LICENSE-2.0
+"""
+README = """# A federation
+
+`app/` is a Flower app: `federation.toml` says who takes part and on which terms, `experiments/` what is trained.
+
+    fedbasis federation up .            # everything on this host, over TLS with node authentication
+    fedbasis report runs                # the run folder is the same as from 'fedbasis train'
+    fedbasis federation personalize .   # nodes that came after training fit the bases to their own images
+
+`nodes.toml` says which nodes this host starts and where their data lie. `keys/` is for a try on this host: make others
+for real hosts, and keep private ones where they are used. See docs/federation.md of FedBasis for many hosts.
+"""
+IGNORED = "keys/\nstate/\nruns/\n.flower/\n"
+
+
+class Entry(Section):
+    """A node that this host starts."""
+
+    name: str
+    data: str
+    key: str
+    new: bool = False
+
+
+@dataclass(frozen=True)
+class Project:
+    """The places inside a federation's folder."""
+
+    folder: Path
+
+    @property
+    def app(self) -> Path:
+        """What Flower carries to the nodes."""
+        return self.folder / "app"
+
+    @property
+    def keys(self) -> Path:
+        """Certificates and private keys."""
+        return self.folder / "keys"
+
+    def plans(self) -> list[Plan]:
+        """Read what is to be trained."""
+        return read_plans(self.app)
+
+    def nodes(self) -> list[Entry]:
+        """Read which nodes this host starts."""
+        path = self.folder / "nodes.toml"
+        try:
+            entries = tomllib.loads(path.read_text(encoding="utf-8"))["node"]
+            return [Entry(**entry) for entry in entries]
+        except FileNotFoundError:
+            raise InputError(
+                f"A federation's folder must have a nodes.toml, but {self.folder} has none; "
+                "'fedbasis federation init' writes one."
+            ) from None
+        except (OSError, ValueError, TypeError, KeyError, ValidationError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"The file {path} must list nodes with name, data and key, but: {reason}.") from error
+
+    def place(self, path: str) -> Path:
+        """Find what a file of this folder names."""
+        return (self.folder / Path(path).expanduser()).absolute()
+
+    def state(self, node: Entry) -> Path:
+        """Return a node's own folder."""
+        return self.folder.absolute() / "state" / Path(node.key).stem
+
+
+def create(
+    folder: Path,
+    experiment: Mapping[str, Any],
+    clients: Mapping[str, str],
+    new: Mapping[str, str],
+    classes: Sequence[str],
+    hosts: Sequence[str] = ("localhost", LOOPBACK),
+) -> Project:
+    """Write a federation's folder; ``clients`` and ``new`` are where the data of every node lie, by its name."""
+    project = Project(folder)
+    Federation(clients=tuple(clients), classes=tuple(classes))
+    parse(experiment)
+    (project.app / EXPERIMENTS).mkdir(parents=True)
+    project.keys.mkdir(mode=0o700)
+    texts = {
+        "README.md": README,
+        ".gitignore": IGNORED,
+        "app/pyproject.toml": PYPROJECT,
+        "app/fedbasis_app.py": APP,
+        "app/LICENSE": LICENSE,
+        f"app/{FEDERATION}": terms(list(clients), list(classes)),
+        f"app/{EXPERIMENTS}/{experiment['method']['name']}.toml": toml(experiment),
+        "nodes.toml": "# The nodes that 'up' starts on this host. A node's data are its own: <class>/<image>, or a\n"
+        "# benchmark of 'pflbed build' that has a client of this name.\n",
+    }
+    for number, (name, data) in enumerate({**clients, **new}.items()):
+        keys.make_node_key(project.keys / f"node-{number}.key")
+        entry = {"name": name, "data": data, "key": f"keys/node-{number}.key", "new": name in new}
+        texts["nodes.toml"] += "\n[[node]]\n" + toml(entry)
+    keys.make_certificates(project.keys, hosts)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return project
+
+
+def terms(clients: list[str], classes: list[str]) -> str:
+    """Write federation.toml, every setting with what it means."""
+    lines = []
+    for name, about in Federation.model_fields.items():
+        value = {"clients": clients, "classes": classes}.get(name, about.default)
+        lines.append(f"# {about.description}\n{name} = {json.dumps(value, ensure_ascii=False)}\n")
+    return "\n".join(lines)
+
+
+def toml(values: Mapping[str, Any]) -> str:
+    """Write plain values, and tables of them, as TOML; what is not set is left out."""
+    plain = {key: value for key, value in values.items() if not isinstance(value, Mapping) and value is not None}
+    tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
+    text = "".join(f"{key} = {_value(value)}\n" for key, value in plain.items())
+    return text + "".join(f"\n[{key}]\n" + _table(table) for key, table in tables.items())
+
+
+def _table(table: Mapping[str, Any]) -> str:
+    return "".join(f"{key} = {_value(value)}\n" for key, value in table.items() if value is not None)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_value(item)}" for key, item in value.items()) + "}"
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+
+
+def experiment_of(path: Path) -> dict[str, Any]:
+    """Read an experiment for an app: its data are the nodes' own, so nothing is said of them but their size."""
+    whole = read(path).as_dict()
+    if whole["model"]["weights"] is not None:
+        whole["model"]["weights"] = str(Path(whole["model"]["weights"]).absolute())
+    return {**whole, "data": {"resolution": whole["data"]["resolution"]}}

@@ -1,0 +1,135 @@
+"""The app of the server: it trains an app's experiments side by side, or has nodes that came later personalize.
+
+A run's folder is the same as from any engine: it is resumed if it is there, and ends with bases and ``done``. How it
+went is written to ``outcome.json``, because whoever started the app sees nothing else of it.
+"""
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context, MessageType
+from flwr.serverapp import Grid, ServerApp
+
+from fedbasis import artifact
+from fedbasis.engines.base import Lost
+from fedbasis.experiment import bases_card, mechanism_for, protectable
+from fedbasis.flower.deployment import OUTCOME
+from fedbasis.flower.engine import Nodes
+from fedbasis.flower.exchange import LITTLE, Exchange
+from fedbasis.flower.parcel import Parcel, block_of
+from fedbasis.flower.settings import Plan, read_plans
+from fedbasis.rounds import sampled, train
+from pflbed.errors import InputError
+from pflbed.files import write_json
+
+PERSONALIZE = f"{MessageType.QUERY}.personalize"
+
+
+Found = dict[str, Any]
+
+
+def server_app(app: Path) -> ServerApp:
+    """Make the app of the server from the folder with its settings."""
+    made = ServerApp()
+
+    @made.main()  # type: ignore[untyped-decorator]
+    def main(grid: Grid, context: Context) -> None:
+        out = Path(str(context.run_config["out"]))
+        try:
+            if context.run_config["task"] == "personalize":
+                found = personalize(read_plans(app), grid, out, str(context.run_config["nodes"]).splitlines())
+            else:
+                found = train_all(read_plans(app), grid, out)
+        except Exception as error:
+            what = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+            write_json(out / OUTCOME, {"error": f"{what}{error}"})
+            raise
+        write_json(out / OUTCOME, found)
+
+    return made
+
+
+def train_all(plans: Sequence[Plan], grid: Grid, out: Path) -> Found:
+    """Train every experiment to its end."""
+    terms = plans[0].federation
+    exchange = Exchange(grid, len(plans), MessageType.TRAIN, terms.deadline, terms.minimum)
+    _side_by_side(plans, exchange, lambda plan: _train(plan, exchange, out))
+    return {"runs": [str(plan.run(out).folder) for plan in plans]}
+
+
+def _side_by_side(plans: Sequence[Plan], exchange: Exchange, work: Callable[[Plan], None]) -> None:
+    """Work on every experiment; one that fails stops no other."""
+    torch.set_num_threads(plans[0].experiment.machine.threads)
+    errors: list[Exception] = []
+
+    def alone(plan: Plan) -> None:
+        with exchange.turn:
+            try:
+                work(plan)
+            except Exception as error:  # noqa: BLE001  raised below, when the others are done
+                errors.append(error)
+            finally:
+                exchange.leave()
+
+    threads = [threading.Thread(target=alone, args=(plan,), daemon=True) for plan in plans]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def _train(plan: Plan, exchange: Exchange, out: Path) -> None:
+    run, e, clients = plan.run(out), plan.experiment, plan.federation.clients
+    if run.done:
+        return
+    method, mechanism = plan.method(), mechanism_for(e, clients)
+    protectable(method, mechanism)
+    method.task.network.check()
+    method.require_clients(len(sampled(clients, e.train.participation, e.seed, 0)))
+    with run.locked():
+        write_json(run.config, e.as_dict())
+        write_json(run.folder / "federation.json", plan.federation.model_dump(mode="json"))
+        nodes = Nodes(plan, method, exchange, run)
+        server = train(
+            method, nodes, clients, e.seed, run, participation=e.train.participation,
+            checkpoint_seconds=e.machine.checkpoint_seconds, privacy=mechanism,
+        )  # fmt: skip
+        terms = plan.federation
+        card = bases_card(method, e, terms.classes, terms.identity, run, len(clients), mechanism)
+        artifact.save(run.bases, method.published(server), card, replace=True)
+        run.finish({"bases": artifact.read_card(run.bases).sha256, "rounds": e.train.rounds})
+        run.checkpoint.unlink(missing_ok=True)
+
+
+def personalize(plans: Sequence[Plan], grid: Grid, out: Path, names: Sequence[str]) -> Found:
+    """Send the published bases to nodes and learn from each how well its own model, which it keeps, does."""
+    exchange = Exchange(grid, len(plans), PERSONALIZE, plans[0].federation.deadline)
+    found: Found = {}
+
+    def fit(plan: Plan) -> None:
+        run = plan.run(out)
+        if not run.done:
+            raise InputError(f"New clients need trained bases, but the run {run.folder} is not done; train it.")
+        card, server = artifact.load(run.bases, "bases")
+        block = block_of(server)
+        words: dict[str, str | int] = {
+            "experiment": plan.name, "run": run.folder.name, "seed": plan.experiment.seed,
+            "card": card.model_dump_json(), "digest": hashlib.sha256(block.data).hexdigest(),
+        }  # fmt: skip
+        answers = exchange.ask({name: Parcel({**words, "client": name}, {}, block) for name in names}, LITTLE)
+        found[plan.name] = {name: _told(answer) for name, answer in answers.items()}
+
+    _side_by_side(plans, exchange, fit)
+    return {"personalized": found}
+
+
+def _told(answer: Parcel | Lost) -> dict[str, Any]:
+    if isinstance(answer, Lost):
+        return {"error": answer.reason}
+    return {"error": answer.word("error")} if answer.word("error") else {"how": answer.word("how"), **answer.numbers}

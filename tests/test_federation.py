@@ -1,0 +1,262 @@
+"""Real federations: SuperLink, SuperNodes and apps in processes of this machine, and everything that can go wrong."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import pflbed
+from conftest import write_images
+from fedbasis import artifact
+from fedbasis.algorithms import METHODS
+from fedbasis.algorithms.base import Adaptation
+from fedbasis.engines.serial import Serial
+from fedbasis.flower.deployment import Deployment
+from fedbasis.flower.keys import make_node_key
+from fedbasis.flower.project import Entry, create, toml
+from fedbasis.flower.settings import Plan
+from fedbasis.flower.warden import marked
+from fedbasis.new_client import serve_folder
+from fedbasis.params import State
+from fedbasis.report import write_report
+from fedbasis.rounds import sampled
+from fedbasis.runs import Run, read_lines
+from pflbed.dataset import find
+from test_methods import VARIANTS, same
+
+HERE = Path(__file__).parent
+ONE_EACH = dict(reversed(VARIANTS.values()))
+FAULTS = ("nan", "shape", "extra", "missing", "claim", "stale")
+
+
+def experiment(method: str, rounds: int, seed: int = 0, **settings: Any) -> dict[str, Any]:
+    return {
+        "seed": seed,
+        "data": {"resolution": 12},
+        "model": {"name": "cnn-small", "options": {"norm": "batch"}},
+        "train": {"rounds": rounds, "epochs": 1, "batch": 8, "rate": 0.05},
+        "personalize": {"epochs": 2},
+        "method": {"name": method, **settings},
+    }
+
+
+class Federation:
+    """A project with three nodes and one that comes later, and the processes that serve it."""
+
+    def __init__(self, root: Path) -> None:
+        data = root / "data"
+        for domain, name in enumerate(("chalk", "paint")):
+            write_images(data / name, 30, domain, seed=domain)
+        dataset = find(data)
+        self.benchmark = pflbed.build(dataset.table, pflbed.Spec(2, 1))
+        pflbed.write(self.benchmark, dataset, root / "bench")
+        self.clients = pflbed.load(root / "bench", resolution=12)
+        self.names = list(self.benchmark.participating)[:3]
+        mine = write_images(root / "mine", 8, 0, seed=9)
+        where = {name: str(root / "bench") for name in self.names}
+        self.project = create(
+            root / "project", experiment("fedavg", 2), where, {"late": str(mine)}, self.benchmark.table.class_names
+        )
+        self.root = root
+        self.pace = 20.0
+        """How many seconds a round takes at this machine now."""
+
+    def experiments(self, wanted: dict[str, dict[str, Any]], **terms: Any) -> list[Plan]:
+        folder = self.project.app / "experiments"
+        shutil.rmtree(folder)
+        folder.mkdir()
+        for name, settings in wanted.items():
+            (folder / f"{name}.toml").write_text(toml(settings))
+        agreed = {"clients": self.names, "classes": list(self.benchmark.table.class_names), **terms}
+        (self.project.app / "federation.toml").write_text(toml(agreed))
+        return self.project.plans()
+
+    def serial(self, plan: Plan, run: Run) -> State:
+        """Train in this process, in every round with the clients whose updates the federation used."""
+        method, e = plan.method(), plan.experiment
+        engine = Serial(method, {name: self.clients[name].train for name in self.names}, e.seed)
+        server = method.init(e.seed)
+        for number, line in enumerate(read_lines(run.metrics)):
+            lost = {*line["refused"], *line.get("absent", ())}
+            used = [name for name in sampled(self.names, 1.0, e.seed, number) if name not in lost]
+            server = method.aggregate(server, engine.map(server, used, number), e.seed)
+        return method.published(server)
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDBASIS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield Federation(tmp_path_factory.mktemp("federation"))
+
+
+@pytest.fixture(scope="module")
+def deployment(federation: Federation) -> Iterator[Deployment]:
+    nodes = federation.project.nodes()
+    with Deployment(federation.project) as made:
+        began = time.monotonic()
+        made.register(nodes)
+        federation.pace = 4 * (time.monotonic() - began)  # a guess until rounds are seen
+        for node in nodes:
+            if not node.new:
+                made.start_node(node)
+        yield made
+    assert not marked(made.mark)
+
+
+def test_every_method_gives_the_bits_of_serial(federation: Federation, deployment: Deployment) -> None:
+    stranger = Entry(name=federation.names[0], data=str(federation.root / "mine"), key="keys/stranger.key")
+    make_node_key(federation.project.keys / "stranger.key")
+    unknown = deployment.start_node(stranger)
+    plans = federation.experiments({name: experiment(name, 2, **config) for name, config in ONE_EACH.items()})
+    assert {plan.experiment.method_name for plan in plans} == set(METHODS)
+    seen = Sockets(deployment)
+    deployment.run(federation.root / "runs", seen.look)
+    assert unknown.poll() not in (None, 0)  # its key is not registered, whatever it calls itself
+    assert not federation.project.state(stranger).joinpath("runs").exists()
+    assert not seen.elsewhere
+    assert seen.looks > 10
+    for plan in plans:
+        run = plan.run(federation.root / "runs")
+        lines = read_lines(run.metrics)
+        federation.pace = lines[1]["seconds"]
+        assert [line["refused"] for line in lines] == [[], []], plan.name
+        assert same(artifact.load(run.bases, "bases")[1], federation.serial(plan, run)), plan.name
+    write_report([plan.run(federation.root / "runs") for plan in plans[:2]], federation.root / "report.html")
+    assert "its server has no images to score" in (federation.root / "report.html").read_text()
+
+
+def test_a_node_that_comes_later_keeps_its_own_model(federation: Federation, deployment: Deployment) -> None:
+    (plan,) = federation.experiments({"fedbasis": experiment("fedbasis", 2, **ONE_EACH["fedbasis"])})
+    (late,) = [node for node in federation.project.nodes() if node.new]
+    deployment.start_node(late)
+    found = deployment.run(federation.root / "runs", task="personalize", nodes=late.name)
+    told = found["personalized"]["fedbasis"]["late"]
+    (model,) = federation.project.state(late).glob("runs/*/model")
+    served = serve_folder(
+        plan.run(federation.root / "runs").folder, federation.root / "mine", None, Adaptation(2, 0.005), 0
+    )
+    card, state = artifact.load(model, "model")
+    assert (told["before"], told["after"], told["images"]) == (served.before, served.after, served.images)
+    assert card.learned == {"alpha": served.alpha}
+    assert same({"": served.fitted.tensors}, {"": {n: state[""][n] for n in served.fitted.tensors}})
+
+
+class Sockets:
+    """Watch who the deployment's processes talk to."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._mark, self.looks = deployment.mark, 0
+        self.elsewhere: set[tuple[str, str]] = set()
+
+    def look(self) -> None:
+        self.looks += 1
+        owned = set()
+        for process in marked(self._mark):
+            for link in Path(f"/proc/{process}/fd").glob("*"):
+                with contextlib.suppress(OSError):
+                    owned.add(str(link.readlink()))
+        for kind in ("tcp", "tcp6", "udp", "udp6"):
+            with contextlib.suppress(OSError):
+                for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]:
+                    local, remote, number = line.split()[1], line.split()[2], line.split()[9]
+                    if f"socket:[{number}]" in owned and not (loopback(local) and loopback(remote)):
+                        self.elsewhere.add((local, remote))
+
+
+def loopback(address: str) -> bool:
+    """Whether an address as /proc tells it is this machine's own, or that of nobody yet."""
+    host, _, port = address.partition(":")
+    return host.endswith("7F") or host == "0" * 24 + "01000000" or (set(host) == {"0"} and port == "0000")
+
+
+def test_faults_are_refused_by_name_and_the_rest_goes_on(
+    federation: Federation, deployment: Deployment, tmp_path: Path
+) -> None:
+    """Round 1: one sends what it must not, another a flood. Round 2: one hangs. Round 3: one is killed.
+
+    The server's app is killed after the first round, and the SuperNode that hangs is started again.
+    """
+    _, second, third = federation.names
+    shutil.copy(HERE / "federation_faults.py", federation.project.app / "fedbasis_app.py")
+    wanted = {name: experiment("fedavg", 3, seed=i) for i, name in enumerate(FAULTS)}
+    wanted |= {name: experiment(name, 3) for name in ("scaffold", "ditto")}
+    plans = federation.experiments(wanted, deadline=5 + 2 * federation.pace, minimum=0.3)
+    wrong = {
+        second: {"0": {name: name for name in FAULTS}, "1": {"*": "hang"}},
+        third: {"0": {"*": "flood"}, "2": {"*": "hang"}},
+    }
+    nodes = {node.name: node for node in federation.project.nodes()}
+    at_work = {name: federation.project.state(nodes[name]) / "at-work" for name in federation.names}
+    for name, path in at_work.items():
+        path.with_name("faults.json").write_text(json.dumps(wrong.get(name, {})))
+    runs = [plan.run(tmp_path) for plan in plans]
+    done: list[str] = []
+
+    def interfere() -> None:
+        if not done and all(len(read_lines(run.metrics)) == 1 and run.checkpoint.exists() for run in runs):
+            done.append("server")
+            servers = [p for p in marked(deployment.mark) if "flwr-serverapp" in command(p)]
+            assert len(servers) == 1
+            os.kill(servers[0], signal.SIGKILL)
+            raise KilledError
+        if done == ["server"] and at_work[second].read_text() == "1":
+            done.append("restarted")
+            deployment.nodes[second].terminate()
+            deployment.nodes[second].wait()
+            deployment.start_node(nodes[second])
+        if done == ["server", "restarted"] and at_work[third].read_text() == "2":
+            done.append("killed")
+            deployment.nodes[third].kill()
+            deployment.nodes[third].wait()
+
+    with pytest.raises(KilledError):
+        deployment.run(tmp_path, interfere)
+    assert not any(run.done for run in runs)
+    deployment.run(tmp_path, interfere)
+    assert done == ["server", "restarted", "killed"]
+    for plan, run in zip(plans, runs, strict=True):
+        lines = read_lines(run.metrics)
+        assert [line["round"] for line in lines] == [1, 2, 3]
+        assert lines[0]["refused"] == ([second, third] if plan.name in FAULTS else [third]), plan.name
+        assert "it claims 10737418240 at once" in lines[0]["reasons"][third]
+        assert (lines[1]["refused"], lines[1]["absent"]) == ([], [second])
+        assert (lines[2]["refused"], lines[2]["absent"]) == ([], [third])
+        assert same(artifact.load(run.bases, "bases")[1], federation.serial(plan, run)), plan.name
+        if plan.name in FAULTS:
+            assert REASONS[plan.name] in lines[0]["reasons"][second]
+    write_report(runs, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert f"2 updates were refused ({second} 1, {third} 1)" in page
+    assert f"2 updates did not come in time ({second} 1, {third} 1)" in page
+
+
+REASONS = {
+    "nan": "values that are not finite numbers (first in 'model/fc.bias')",
+    "shape": "'model/fc.bias' is float32 (7,) instead of float32 (3,)",
+    "extra": "'images/mine' is not expected",
+    "missing": "'model/fc.bias' is missing",
+    "claim": "it must be whole, but it was changed (shape '[2684354560]' is invalid for input of size 16)",
+    "stale": "it must answer to round 0, but it answers to -1",
+}
+
+
+class KilledError(Exception):
+    pass
+
+
+def command(process: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")
+    return ""

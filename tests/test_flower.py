@@ -1,0 +1,359 @@
+"""What a federation is made of, without its processes: parcels, refusals, settings, keys, what a node keeps."""
+
+import hashlib
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+import tomllib
+import uuid
+import zipfile
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app.message.arraychunk import ArrayChunk
+from flwr.cli.build import build_fab_from_disk
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from typer.testing import CliRunner
+
+from conftest import write_images
+from fedbasis.algorithms.base import Sent
+from fedbasis.engines.base import Lost
+from fedbasis.engines.serial import Serial
+from fedbasis.federation_cli import federation as commands
+from fedbasis.flower import warden
+from fedbasis.flower.client import answer, update
+from fedbasis.flower.engine import Used
+from fedbasis.flower.expected import Expected, read_block, rehearsed
+from fedbasis.flower.guard import limited
+from fedbasis.flower.node import Node
+from fedbasis.flower.parcel import Parcel, block_of, joined, loaded, parted, restored, unloaded
+from fedbasis.flower.project import Project, create, toml
+from fedbasis.flower.settings import Federation, read_federation
+from fedbasis.params import State
+from fedbasis.rounds import _Stream
+from fedbasis.runs import Run, append_line
+from fedbasis.train import Recipe
+from pflbed.errors import InputError
+from test_methods import FIRST, clients, make, same
+
+CLASSES = ("circle", "cross", "square")
+STATE: State = {"model": {"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor(7)}, "empty": {}}
+
+
+class TestExpected:
+    @pytest.mark.parametrize("variant", sorted(FIRST))
+    def test_a_rehearsal_knows_what_every_method_sends(self, variant: str, recipe: Recipe) -> None:
+        method, data = make(variant, recipe, rounds=2), clients(2)
+        engine, server, first = Serial(method, data, seed=7), method.init(7), next(iter(data))
+        for number in range(2):
+            expected = rehearsed(method, method.broadcast(server, first), 3, number)
+            sent = dict(engine.map(server, list(data), number))
+            got = expected.update(block_of(sent[first].tensors), sent[first].numbers)
+            assert same(got.tensors, sent[first].tensors)
+            server = method.aggregate(server, iter(sent.items()), 7)
+
+    @pytest.fixture
+    def expected(self) -> Expected:
+        return Expected({("model", "w"): (torch.float32, torch.Size([2, 3]))}, frozenset({"loss", "examples"}), 2**16)
+
+    @pytest.mark.parametrize(
+        ("state", "reason"),
+        [
+            ({"model": {"w": torch.full((2, 3), float("nan"))}}, "not finite numbers"),
+            ({"model": {"w": torch.zeros(3, 2)}}, "is float32 (3, 2) instead of float32 (2, 3)"),
+            ({"model": {"w": torch.zeros(2, 3).double()}}, "is float64 (2, 3) instead of float32 (2, 3)"),
+            ({"model": {}}, "'model/w' is missing"),
+            ({"model": {"w": torch.zeros(2, 3), "v": torch.zeros(1)}}, "'model/v' is not expected"),
+            ({"model": {"w": torch.zeros(2, 3)}, "x": {"w": torch.zeros(1)}}, "'x/w' is not expected"),
+            ({"model": {"w": torch.zeros(2, 3), "v": torch.zeros(2**15)}}, "at most 65536 bytes"),
+        ],
+    )
+    def test_refuses_what_does_not_fit(self, state: State, reason: str, expected: Expected) -> None:
+        with pytest.raises(InputError, match=reason.replace("(", r"\(").replace(")", r"\)")):
+            expected.update(block_of(state), {"loss": 1.0, "examples": 3.0})
+
+    @pytest.mark.parametrize(
+        "numbers",
+        [
+            {"loss": 1.0},
+            {"loss": 1.0, "examples": 3.0, "more": 1.0},
+            {"loss": 1.0, "examples": 0.0},
+            {"loss": 1.0, "examples": 2.5},
+            {"loss": 1.0, "examples": float("inf")},
+            {"loss": 1.0, "examples": float("nan")},
+        ],
+    )
+    def test_refuses_numbers_that_could_weigh_too_much(self, numbers: dict[str, float], expected: Expected) -> None:
+        with pytest.raises(InputError):
+            expected.update(block_of({"model": {"w": torch.zeros(2, 3)}}), numbers)
+
+    @pytest.mark.parametrize("shape", [[2**40], [2**62, 2**62], [-2], [9, 9], [{}], "x", [1e300]])
+    @pytest.mark.parametrize("size", [64, 10 * 2**30])
+    def test_a_header_that_tells_of_more_than_there_is(self, shape: Any, size: int) -> None:
+        with pytest.raises(InputError, match="must be whole"):
+            read_block(forged(shape, size))
+
+
+def forged(shape: Any, size: int) -> NDArray[np.uint8]:
+    """A block of 64 bytes whose header is in order but for what it tells of its one tensor."""
+    told = {"groups": ["model"], "tensors": [["model", "w", "float32", shape, 0]], "size": size, "note": ""}
+    header = json.dumps(told).encode()
+    head = b"fedbasis" + len(header).to_bytes(8, "little") + header
+    return np.frombuffer(bytearray(head + bytes(-len(head) % 64) + bytes(64)), dtype=np.uint8)
+
+
+class TestParcels:
+    def test_come_back_as_they_were(self) -> None:
+        sent = [Parcel({"run": "ü", "round": 3}, {"loss": 0.5}, block_of(STATE)), Parcel({}), Parcel({"a": 1})]
+        got = unloaded(loaded(sent))
+        assert [(p.words, p.numbers, bytes(p.block)) for p in got] == [
+            (p.words, p.numbers, bytes(p.block)) for p in sent
+        ]
+        assert same(read_block(got[0].block), STATE)
+
+    @given(st.integers(0, 10**6), st.binary(max_size=8), st.booleans())
+    def test_nothing_but_an_error_of_input_comes_of_changed_bytes(self, place: int, junk: bytes, cut: bool) -> None:
+        whole = joined([Parcel({"round": 1}, {"loss": 1.0}, block_of(STATE))])
+        place %= len(whole)
+        changed = whole[:place] + junk + whole[place if cut else place + len(junk) :]
+        try:
+            for parcel in parted(changed):
+                read_block(parcel.block)
+        except InputError:
+            pass
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            RecordDict(),
+            RecordDict({"fedbasis": ArrayRecord({"other": Array("uint8", (1,), "fedbasis", b"x")})}),
+            RecordDict({"fedbasis": ArrayRecord({"fedbasis": Array("uint8", (1,), "numpy.ndarray", b"x")})}),
+            RecordDict({"fedbasis": ArrayRecord({"fedbasis": Array("uint8", (1,), "fedbasis", b"x")})}),
+        ],
+    )
+    def test_other_messages_are_refused(self, content: RecordDict) -> None:
+        with pytest.raises(InputError, match="it must"):
+            unloaded(content)
+
+    def test_bfloat16_halves_what_is_float32_and_nothing_else(self) -> None:
+        state: State = {"m": {"w": torch.randn(4096, generator=torch.Generator().manual_seed(0)), "n": torch.tensor(3)}}
+        whole, half = block_of(state), block_of(state, "bfloat16")
+        assert len(whole) - len(half) == 2 * 4096
+        got = restored(read_block(half))["m"]
+        assert torch.equal(got["w"], state["m"]["w"].bfloat16().float())
+        assert torch.equal(got["n"], state["m"]["n"])
+
+
+def test_a_message_that_would_grow_to_ten_gigabytes_is_not_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    piece = ArrayChunk(memoryview(bytes(2**20)))
+    content = loaded([Parcel({})])
+    monkeypatch.setattr(Array, "slice_array", lambda array: [(piece.object_id, piece)] * 10240)
+    pieces = {key: part.deflate() for key, part in get_all_nested_objects(content).items()}
+    assert sum(map(len, pieces.values())) < 2**21
+    with limited(2**24), pytest.raises(InputError, match="at most 16777216 bytes, but it claims 10737418240"):
+        inflate_object_from_contents(content.object_id, pieces)
+
+
+class TestSettings:
+    def test_what_is_written_is_what_was_meant(self) -> None:
+        values = {"a": 1, "b": [1.5, "x"], "t": {"name": 'q"uo\\te', "none": None, "in": {"k-1": True}}}
+        assert tomllib.loads(toml(values)) == {"a": 1, "b": [1.5, "x"], "t": {"name": 'q"uo\\te', "in": {"k-1": True}}}
+
+    @pytest.mark.parametrize(
+        ("text", "reason"),
+        [
+            ('clients = ["a"]', "'classes': Field required"),
+            ('clients = ["a", "a"]\nclasses = ["x", "y"]', "'a' stands there twice"),
+            ('clients = ["a"]\nclasses = ["x", "y"]\ndownload = "int8"', "'download'"),
+            ('clients = ["a"]\nclasses = ["x", "y"]\nminimum = 0.0', "'minimum'"),
+            ("clients = ", "must be TOML"),
+        ],
+    )
+    def test_wrong_terms_get_a_sentence(self, text: str, reason: str, tmp_path: Path) -> None:
+        (tmp_path / "federation.toml").write_text(text)
+        with pytest.raises(InputError, match=reason):
+            read_federation(tmp_path)
+
+    def test_the_terms_that_change_the_result_change_the_run(self) -> None:
+        terms: dict[str, Any] = {"clients": ("a", "b"), "classes": ("x", "y")}
+        assert Federation(**terms).identity == Federation(**terms, deadline=1.0, minimum=0.1).identity
+        assert Federation(**terms).identity != Federation(**terms, download="bfloat16").identity
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    experiment = {"data": {"resolution": 12}, "train": {"rounds": 2, "epochs": 1}, "method": {"name": "ditto"}}
+    images = write_images(tmp_path / "images", 4)
+    return create(tmp_path / "project", experiment, {"a": str(images), "b": str(images)}, {}, CLASSES)
+
+
+class TestProject:
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's own
+    def test_private_keys_are_private_and_never_in_the_app(self, project: Project) -> None:
+        for path in project.keys.iterdir():
+            private = b"PRIVATE KEY" in path.read_bytes()
+            assert private == (path.suffix == ".key")
+            assert not private or stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(project.keys.stat().st_mode) == 0o700
+        with zipfile.ZipFile(BytesIO(build_fab_from_disk(project.app))) as bundle:
+            assert "experiments/ditto.toml" in bundle.namelist()
+            assert all(b"PRIVATE" not in bundle.read(name) for name in bundle.namelist())
+        assert "keys/" in (project.folder / ".gitignore").read_text().splitlines()
+
+    def test_reads_back_what_was_meant(self, project: Project) -> None:
+        (plan,) = project.plans()
+        assert plan.federation.clients == ("a", "b")
+        assert plan.experiment.method_name == "ditto"
+        assert [node.name for node in project.nodes()] == ["a", "b"]
+
+    @pytest.mark.parametrize(
+        ("arguments", "sentence"),
+        [
+            (["init", "{here}"], "must not exist yet"),
+            (["init", "{here}/x", "--method", "fedfoo"], "There is no method 'fedfoo'"),
+            (["init", "{here}/x", "--data", "{here}/nothing"], "must be digits4 or a folder"),
+            (["up", "{here}"], "has none; 'fedbasis federation init' writes one"),
+            (["personalize", "{project}", "--node", "z"], "'z' does not; there are a, b"),
+            (["personalize", "{project}"], "must name a node that is new"),
+        ],
+    )
+    def test_mistakes_get_a_sentence(
+        self, arguments: list[str], sentence: str, project: Project, tmp_path: Path
+    ) -> None:
+        filled = [word.format(here=tmp_path, project=project.folder) for word in arguments]
+        error = CliRunner().invoke(commands, filled).exception
+        assert isinstance(error, InputError)
+        assert sentence in str(error)
+
+
+class TestNode:
+    """A node goes on from what the server used, not from what it sent."""
+
+    def ask(self, project: Project, round: int, version: int, checkpoint: int = 0, **words: Any) -> Parcel:
+        (plan,) = project.plans()
+        block = block_of(plan.method().init(0))
+        told: dict[str, str | int] = {"experiment": plan.name, "run": "r", "client": "a", "seed": 0}
+        parcel = Parcel({**told, "round": round, "version": version, "checkpoint": checkpoint, **words}, {}, block)
+        return answer(self.node(project), {plan.name: plan}, update, self.signed(parcel))
+
+    def signed(self, parcel: Parcel) -> Parcel:
+        return Parcel({"digest": hashlib.sha256(parcel.block.data).hexdigest(), **parcel.words}, {}, parcel.block)
+
+    def node(self, project: Project) -> Node:
+        entry = project.nodes()[0]
+        return Node("a", project.place(entry.data), project.state(entry))
+
+    def kept(self, project: Project) -> list[str]:
+        return sorted(path.name for path in (self.node(project).place("r") / "kept").glob("*/*/*"))
+
+    def test_an_answer_that_was_not_used_leaves_no_trace(self, project: Project) -> None:
+        first = self.ask(project, 0, 0)
+        assert self.kept(project) == ["1"]
+        late = self.ask(project, 1, 1)
+        assert self.kept(project) == ["1", "2"]
+        again = self.ask(project, 2, 1)  # round 1 ended without it
+        assert self.kept(project) == ["1", "3"]
+        assert len({bytes(parcel.block) for parcel in (first, late, again)}) == 3
+        repeated = self.ask(project, 1, 1)  # the server went back
+        assert bytes(repeated.block) == bytes(late.block)
+        self.ask(project, 2, 2, checkpoint=2)
+        assert self.kept(project) == ["2", "3"]
+
+    def test_only_what_the_method_sends_leaves(self, project: Project) -> None:
+        sent = self.ask(project, 0, 0)
+        assert set(sent.words) == {"experiment", "run", "client", "round", "digest"}
+        assert set(read_block(sent.block)) == {"model"}
+        assert set(sent.numbers) == {"loss", "personal_loss", "examples"} & set(sent.numbers)
+
+    @pytest.mark.parametrize(
+        ("words", "reason"),
+        [
+            ({"client": "b"}, "This node is a, but it was asked as b"),
+            ({"digest": "0"}, "changed on its way"),
+            ({"experiment": "other"}, "no experiment other"),
+            ({"version": 5}, "cannot follow version 5"),
+        ],
+    )
+    def test_refuses_what_is_not_for_it(self, words: dict[str, Any], reason: str, project: Project) -> None:
+        assert reason in self.ask(project, 0, words.pop("version", 0), **words).word("error")
+
+    def test_wants_to_know_who_it_is(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="must give 'state' as text"):
+            Node.configured({"name": "a", "data": str(tmp_path)})
+        with pytest.raises(InputError, match="must be a folder"):
+            Node.configured({"name": "a", "data": str(tmp_path / "no"), "state": str(tmp_path)})
+
+    def test_a_folder_of_other_classes_is_refused(self, project: Project) -> None:
+        with pytest.raises(InputError, match="'circle' is not"):
+            self.node(project).images(("cross", "square"), 12)
+
+    def test_labels_follow_the_federation(self, project: Project) -> None:
+        images = self.node(project).images(("zero", "square", "cross", "circle"), 12)
+        assert images.labels.tolist() == [3] * 4 + [2] * 4 + [1] * 4
+
+
+def test_the_server_remembers_whose_updates_it_used(project: Project, tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    run.folder.mkdir()
+    lost: list[dict[str, list[str]]] = [{}, {"refused": ["a"]}, {"absent": ["b"]}, {}]
+    for number, line in enumerate(lost, start=1):
+        append_line(run.metrics, {"round": number, "refused": [], **line})
+    used = Used(project.plans()[0], run)
+    used.rewind(3)
+    assert (used.versions, used.checkpoint) == ({"a": 3, "b": 2}, 3)
+
+
+def test_a_round_tells_who_is_lost_and_why() -> None:
+    sent = Sent({"model": {"w": torch.ones(1)}}, {"loss": 1.0})
+    nan = Sent({"model": {"w": torch.full((1,), float("nan"))}}, {})
+    updates: list[tuple[str, Sent | Lost]] = [
+        ("a", sent), ("b", Lost("it lies.")), ("c", Lost("it sleeps.", answered=False)), ("d", nan),
+    ]  # fmt: skip
+    stream = _Stream(iter(updates), 4, 1, None)
+    assert [client for client, _ in stream] == ["a"]
+    told = stream.lost()
+    assert (told["refused"], told["absent"]) == (["b", "d"], ["c"])
+    assert told["reasons"]["c"] == "it sleeps."
+    with pytest.raises(InputError, match="none can be used; that of b: it lies"):
+        list(_Stream(iter(updates[1:3]), 2, 1, None))
+
+
+def test_the_warden_ends_everything_when_its_parent_is_killed(tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    code = (
+        "import subprocess, sys, time\n"
+        f"warden = subprocess.Popen([sys.executable, '-m', {warden.__name__!r}, {mark!r}], stdin=-1)\n"
+        "deaf = 'import signal as s, time; s.signal(s.SIGTERM, s.SIG_IGN); print(1, flush=True); time.sleep(60)'\n"
+        f"child = subprocess.Popen([sys.executable, '-c', deaf], env={{'{warden.MARK}': {mark!r}}}, stdout=-1)\n"
+        "child.stdout.read(1)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    assert warden.marked(mark) == {child}
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    ends = time.monotonic() + 15
+    while warden.marked(mark) and time.monotonic() < ends:
+        time.sleep(0.05)
+    assert not warden.marked(mark)
