@@ -8,6 +8,7 @@ import importlib
 import pkgutil
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,12 @@ SLOW = {name for module in MODULES for name in module.SLOW}
 SENT: dict[str, Callable[[str, Task, int], dict[str, set[str]]]] = {
     name: module.sent for module in MODULES for name in module.VARIANTS
 }
+
+
+@pytest.fixture(scope="session")
+def quick(recipe: Recipe) -> Recipe:
+    """One epoch, for tests that learning does not matter to."""
+    return replace(recipe, epochs=1)
 
 
 def make(variant: str, recipe: Recipe, norm: str = "batch", rounds: int = ROUNDS, **task: Any) -> Method:
@@ -134,8 +141,8 @@ class TestEveryMethod:
         assert same(server, again)
         assert all(same(engine.kept[name], engine_again.kept[name]) for name in engine.kept)
 
-    def test_leaves_random_state_inputs_and_skeleton_alone(self, variant: str, recipe: Recipe) -> None:
-        method, data = make(variant, recipe), clients(4)
+    def test_leaves_random_state_inputs_and_skeleton_alone(self, variant: str, quick: Recipe) -> None:
+        method, data = make(variant, quick), clients(4)
         torch.manual_seed(3)
         before = torch.random.get_rng_state()
         server = method.init(7)
@@ -207,10 +214,10 @@ class TestEveryMethod:
         for state in (server, *(sent.tensors for round_ in log for sent in round_.values())):
             assert not any("num_batches_tracked" in name for tensors in state.values() for name in tensors)
 
-    def test_aggregates_a_stream_with_one_update_in_memory(self, variant: str, recipe: Recipe) -> None:
+    def test_aggregates_a_stream_with_one_update_in_memory(self, variant: str, quick: Recipe) -> None:
         if variant in HOLDS:
             pytest.skip("this method's server needs the clients' models themselves")
-        method, data = make(variant, recipe, rounds=1 if variant in COLLECTS else ROUNDS), clients()
+        method, data = make(variant, quick, rounds=1 if variant in COLLECTS else ROUNDS), clients()
         server = method.init(7)
         engine = Serial(method, data, seed=7)
         alive: list[weakref.ref[torch.Tensor]] = []
@@ -230,8 +237,8 @@ class TestEveryMethod:
 
         method.aggregate(server, stream(), 7)
 
-    def test_a_client_that_sends_nan_is_refused_and_the_round_goes_on(self, variant: str, recipe: Recipe) -> None:
-        method, data = make(variant, recipe), clients()
+    def test_a_client_that_sends_nan_is_refused_and_the_round_goes_on(self, variant: str, quick: Recipe) -> None:
+        method, data = make(variant, quick), clients()
         server, _, _ = run_rounds(method, data, rounds=range(2))
         updates = list(Serial(method, data, seed=7).map(server, list(data), 2))
         broken = [(name, _poisoned(sent) if i == 1 else sent) for i, (name, sent) in enumerate(updates)]
@@ -243,8 +250,8 @@ class TestEveryMethod:
         assert same(got, method.aggregate(server, iter([u for i, u in enumerate(updates) if i != 1]), 7))
         assert finite(got)
 
-    def test_clients_that_are_never_sampled_do_no_harm(self, variant: str, recipe: Recipe) -> None:
-        method, data = make(variant, recipe), clients(6)
+    def test_clients_that_are_never_sampled_do_no_harm(self, variant: str, quick: Recipe) -> None:
+        method, data = make(variant, quick), clients(6)
         names = list(data)
         server, engine, _ = run_rounds(method, data, sample=lambda number: names[number % 2 : 4 + number % 2])
         assert finite(server)
@@ -281,9 +288,9 @@ class TestEveryMethod:
                 assert same({"": outcome.last.tensors}, {"": again.last.tensors})
         assert same(published, copy)
 
-    def test_awkward_clients(self, variant: str, recipe: Recipe) -> None:
+    def test_awkward_clients(self, variant: str, quick: Recipe) -> None:
         """One sample, one class, a last batch of one, a single batch; in training and as a new client."""
-        method = make(variant, recipe)
+        method = make(variant, quick)
         odd = {f"a/{n}": shapes_examples(n, classes=classes) for n, classes in ((1, 1), (2, 1), (9, 3), (8, 3))}
         server, _, _ = run_rounds(method, {**clients(2), **odd}, rounds=range(2))
         assert finite(server)
@@ -294,8 +301,8 @@ class TestEveryMethod:
                 fitted = personalize(method, method.published(server), how, odd[name], context, plan)
                 assert finite({"": fitted.last.tensors})
 
-    def test_weighting_by_examples_trains(self, variant: str, recipe: Recipe) -> None:
-        server, _, _ = run_rounds(make(variant, recipe, weighting="examples"), clients(), rounds=range(2))
+    def test_weighting_by_examples_trains(self, variant: str, quick: Recipe) -> None:
+        server, _, _ = run_rounds(make(variant, quick, weighting="examples"), clients(), rounds=range(2))
         assert finite(server)
 
 
