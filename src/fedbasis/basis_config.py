@@ -26,7 +26,7 @@ class FedBasisConfig(MethodConfig):
     coefficient_rate: float = Field(0.1, gt=0, description="the learning rate of psi")
     coefficient_epochs: int | None = Field(None, ge=0, description="epochs on psi a round; unset: as many as on bases")
     coefficient_statistics: Literal["batch", "frozen"] = Field("batch", description="what normalizes while psi learns")
-    new_client_statistics: Statistics = Field("own", description="the same, at a new client; own: also afterwards")
+    new_client_statistics: Statistics = Field("own", description="the same, at a new client with a classifier")
     basis_optimizer: Literal["sgd", "adam"] = Field("sgd", description="adam trains all K bases in every step")
     communicate_every: Literal["round", "step"] = Field("round", description="step: one batch a round, psi kept")
 
@@ -91,3 +91,8 @@ class FedBasisConfig(MethodConfig):
     def coefficients_at(self, statistics: Statistics) -> CoefficientSettings:
         """Return how psi is learned."""
         return CoefficientSettings(self.coefficient_optimizer, self.coefficient_rate, statistics)
+
+    def at_a_new_client(self, with_classifier: bool) -> CoefficientSettings:
+        """Return how a new client learns psi; statistics of its few classes need a classifier that knows them."""
+        own = self.new_client_statistics
+        return self.coefficients_at("frozen" if own == "own" and not with_classifier else own)

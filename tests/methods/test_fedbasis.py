@@ -53,7 +53,7 @@ class TestLimits:
     def test_one_basis_and_a_classifier_is_the_linear_probe(self, recipe: Recipe) -> None:
         average = make("fedavg", recipe)
         server, _, _ = run_rounds(average, clients())
-        config = fedbasis_config(bases=1, major=False, warm_start=0)
+        config = fedbasis_config(bases=1, major=False, warm_start=0, new_client_statistics="frozen")
         basis = METHODS["fedbasis"](config, average.task)
         plan, data = Adaptation(epochs=3, rate=0.05, decay=1e-2), shapes_examples(12)
         context = Context(7, "new", average.task.network.workspace())
@@ -196,3 +196,16 @@ def test_the_plain_entropy_is_that_of_psi_whatever_the_temperature(recipe: Recip
     assert sent.numbers["plain_entropy"] == pytest.approx(expected, rel=1e-5)
     sharpened = [value for key, value in sent.numbers.items() if key.startswith("entropy/")]
     assert sum(sharpened) / len(sharpened) < 0.95 * expected
+
+
+def test_own_statistics_come_with_an_own_classifier_only(recipe: Recipe) -> None:
+    """Those of coefficients alone are the combination of the bases' statistics, whatever the client's images are."""
+    method = make("fedbasis", recipe)
+    server, _, _ = run_rounds(method, clients())
+    context = Context(7, "new", method.task.network.workspace())
+    plan, data = Adaptation(epochs=2, rate=0.05), shapes_examples(12)
+    frozen = METHODS["fedbasis"](method.config.model_copy(update={"new_client_statistics": "frozen"}), method.task)
+    for how, alike in (("coefficients", True), ("coefficients+classifier", False)):
+        own = personalize(method, server, how, data, context, plan).last.tensors
+        theirs = personalize(frozen, server, how, data, context, plan).last.tensors
+        assert same({"": own}, {"": theirs}) is alike

@@ -131,7 +131,7 @@ class FedBasis(Method):
         work = Work(context.model, data, plan.recipe(self.task.recipe), None, context.watch)
         bases = self._bases(server, context)
         psi = self._uniform(context.model.weights[0])
-        settings = self.config.coefficients_at(self.config.new_client_statistics)
+        settings = self.config.at_a_new_client(classifier is not None)
         steps = learn_coefficients(work, bases, psi, context.generator("adapt"), settings, classifier)
         for loss in by_epoch(steps):
             yield loss, {"psi": psi.cpu().clone()}
