@@ -6,6 +6,8 @@ and what a new client learns are written to the node's own folder.
 
 import functools
 import hashlib
+import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -50,9 +52,13 @@ def client_app(app: Path) -> ClientApp:
 
 
 def _answers(app: Path, job: Job, message: Message, context: FlowerContext) -> Message:
+    late = threading.Timer(float(message.metadata.ttl), os._exit, [1])  # nobody waits any more, and the next one may
+    late.daemon = True
+    late.start()
     plans = {plan.name: plan for plan in read_plans(app)}
     node = Node.configured(context.node_config)
     answers = [answer(node, plans, job, parcel) for parcel in unloaded(message.content)]
+    late.cancel()
     return Message(loaded(answers), reply_to=message)
 
 
