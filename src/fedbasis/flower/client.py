@@ -8,6 +8,7 @@ import functools
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -52,7 +53,8 @@ def client_app(app: Path) -> ClientApp:
 
 
 def _answers(app: Path, job: Job, message: Message, context: FlowerContext) -> Message:
-    late = threading.Timer(float(message.metadata.ttl), os._exit, [1])  # nobody waits any more, and the next one may
+    left = float(message.metadata.created_at) + float(message.metadata.ttl) - time.time()
+    late = threading.Timer(max(0.0, left), os._exit, [1])  # nobody waits for this any more, but for the next perhaps
     late.daemon = True
     late.start()
     plans = {plan.name: plan for plan in read_plans(app)}
