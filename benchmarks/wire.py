@@ -48,7 +48,11 @@ class Proxy:
     def _accept(self) -> None:
         while True:
             near, _ = self._listener.accept()
-            far = socket.create_connection((LOOPBACK, self._port))
+            try:
+                far = socket.create_connection((LOOPBACK, self._port))
+            except OSError:  # the SuperLink is gone
+                near.close()
+                continue
             threading.Thread(target=self._pass, args=(near, far, True), daemon=True).start()
             threading.Thread(target=self._pass, args=(far, near, False), daemon=True).start()
 
@@ -150,9 +154,9 @@ def accuracy(seeds: Sequence[int], out: Path) -> list[dict[str, Any]]:
             scores = []
             for seed in seeds:
                 plan = parse({
-                    "seed": seed, "data": {"clients": 5, "new_clients": 5, "limit": 100},
+                    "seed": seed, "data": {"clients": 3, "new_clients": 5, "limit": 60},
                     "model": {"name": "cnn-small", "options": {"norm": "group"}},
-                    "train": {"rounds": 10, "epochs": 2, "batch": 16, "rate": 0.02},
+                    "train": {"rounds": 8, "epochs": 2, "batch": 16, "rate": 0.02},
                     "personalize": {"epochs": 10, "rates": [0.01], "validate_every": 10, "ways": [how]},
                     "machine": {"engine": "serial"},
                     "method": {"name": name, **({"coefficient_epochs": 1} if name == "fedbasis" else {})},

@@ -93,7 +93,9 @@ def _train(plan: Plan, exchange: Exchange, out: Path) -> None:
     method.task.network.check()
     method.require_clients(len(sampled(clients, e.train.participation, e.seed, 0)))
     with run.locked():
-        write_json(run.config, e.as_dict())
+        settings = e.as_dict()
+        settings["data"]["source"] = f"{len(clients)} nodes"
+        write_json(run.config, settings)
         write_json(run.folder / "federation.json", plan.federation.model_dump(mode="json"))
         nodes = Nodes(plan, method, exchange, run)
         server = train(
