@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="also the median, clipping, and what trimming costs")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rounds = {"train": {**COMMON["train"], "rounds": arguments.rounds}}
+    rounds: dict[str, Any] = {"train": {**COMMON["train"], "rounds": arguments.rounds}}
     columns = [label(method, how) for method in arguments.methods for how in WAYS[method]]
     print(
         "| clients | average | " + " | ".join(columns) + " |\n| --- | ---" + " | ---:" * len(columns) + " |", flush=True
