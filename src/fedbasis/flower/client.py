@@ -6,12 +6,13 @@ and what a new client learns are written to the node's own folder.
 
 import functools
 import hashlib
-import os
-import threading
+import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 
 import torch
 from flwr.app import Context as FlowerContext
@@ -53,15 +54,27 @@ def client_app(app: Path) -> ClientApp:
 
 
 def _answers(app: Path, job: Job, message: Message, context: FlowerContext) -> Message:
-    left = float(message.metadata.created_at) + float(message.metadata.ttl) - time.time()
-    late = threading.Timer(max(0.0, left), os._exit, [1])  # nobody waits for this any more, but for the next perhaps
-    late.daemon = True
-    late.start()
-    plans = {plan.name: plan for plan in read_plans(app)}
-    node = Node.configured(context.node_config)
-    answers = [answer(node, plans, job, parcel) for parcel in unloaded(message.content)]
-    late.cancel()
+    with _until(float(message.metadata.created_at) + float(message.metadata.ttl)):
+        plans = {plan.name: plan for plan in read_plans(app)}
+        node = Node.configured(context.node_config)
+        answers = [answer(node, plans, job, parcel) for parcel in unloaded(message.content)]
     return Message(loaded(answers), reply_to=message)
+
+
+@contextmanager
+def _until(end: float) -> Iterator[None]:
+    """Give up when nobody waits any more: Flower gives a node the next message only after this one."""
+
+    def give_up(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError("the round went on without this node")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, max(0.01, end - time.time()))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def answer(node: Node, plans: Mapping[str, Plan], job: Job, parcel: Parcel) -> Parcel:
