@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test lint types bench bench-peers clean
+.PHONY: demo test test-federation lint types bench bench-peers clean
 .DELETE_ON_ERROR:
 
 $(STAMP): pyproject.toml constraints.txt
@@ -22,6 +22,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile
+
+test-federation: $(STAMP)
+	FEDBASIS_FEDERATION=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_federation.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
