@@ -23,8 +23,15 @@ demo: $(STAMP)
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile
 
-test-federation: $(STAMP)
-	FEDBASIS_FEDERATION=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_federation.py
+# Flower needs older releases of what everything else uses, so its tests have an environment of their own.
+FEDERATION := .venv-federation
+$(FEDERATION)/.installed: pyproject.toml constraints.txt
+	test -x $(FEDERATION)/bin/python || $(PYTHON) -m venv $(FEDERATION)
+	$(FEDERATION)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower]'
+	touch $@
+
+test-federation: $(FEDERATION)/.installed
+	FEDBASIS_FEDERATION=1 OMP_NUM_THREADS=1 $(FEDERATION)/bin/python -m pytest tests/test_flower.py tests/test_federation.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -49,4 +56,4 @@ bench-peers: $(PEERS)/.installed
 	$(PEERS)/bin/python benchmarks/peers/run.py
 
 clean:
-	rm -rf $(VENV) $(PEERS) dist runs report.html
+	rm -rf $(VENV) $(PEERS) $(FEDERATION) dist runs report.html
