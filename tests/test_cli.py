@@ -329,7 +329,10 @@ def test_every_option_of_every_command_is_explained(
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 200)
     commands: dict[str, Any] = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
     known = {"demo", "train", "personalize", "predict", "inspect", "report", "compare", "methods", "reproduce"}
-    assert commands.keys() == known
+    assert commands.keys() == known | {"federation"}
+    deeper = commands["federation"].commands
+    assert deeper.keys() == {"init", "up", "personalize"}
+    assert all(parameter.help for command in deeper.values() for parameter in command.params)
     overview = fedbasis("--help")
     assert overview.code == 0
     for name, command in commands.items():
