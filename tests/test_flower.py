@@ -178,11 +178,11 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("text", "reason"),
         [
-            ('clients = ["a"]', "'classes': Field required"),
+            ('clients = ["a"]', "'classes': field required"),
             ('clients = ["a", "a"]\nclasses = ["x", "y"]', "'a' stands there twice"),
             ('clients = ["a"]\nclasses = ["x", "y"]\ndownload = "int8"', "'download'"),
             ('clients = ["a"]\nclasses = ["x", "y"]\nminimum = 0.0', "'minimum'"),
-            ("clients = ", "must be TOML"),
+            ("clients = ", "must be a TOML file"),
         ],
     )
     def test_wrong_terms_get_a_sentence(self, text: str, reason: str, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ class TestProject:
             (["init", "{here}"], "must not exist yet"),
             (["init", "{here}/x", "--method", "fedfoo"], "There is no method 'fedfoo'"),
             (["init", "{here}/x", "--data", "{here}/nothing"], "must be digits4 or a folder"),
-            (["up", "{here}"], "has none; 'fedbasis federation init' writes one"),
+            (["up", "{here}"], "it does not; 'fedbasis federation init' writes one"),
             (["personalize", "{project}", "--node", "z"], "'z' does not; there are a, b"),
             (["personalize", "{project}"], "must name a node that is new"),
         ],

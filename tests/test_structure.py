@@ -7,7 +7,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
 LEVELS = [
-    {"params", "seeding", "method_config", "accounting", "__init__"},
+    {"params", "seeding", "method_config", "accounting", "sections", "__init__"},
     {"blocks", "coefficients", "hypernetwork"},
     {"flat", "pack"},
     {"averaging"},

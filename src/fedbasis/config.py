@@ -3,23 +3,20 @@
 The hash of what influences the result names the run; where it is computed (``[machine] device``) does not count.
 """
 
-import difflib
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Self, Union, get_origin
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, Field, Strict, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import Field, Strict, ValidationError, field_validator, model_validator
 
 from fedbasis.algorithms import METHODS
 from fedbasis.algorithms.base import MethodConfig
 from fedbasis.models import MODELS
 from fedbasis.personalize import KEPT, all_ways
-from fedbasis.protection import Aggregation, Privacy, Section
+from fedbasis.protection import Aggregation, Privacy, unprotected
+from fedbasis.sections import Section, nearest, read_toml, sentences
 from fedbasis.train import Augment
 from pflbed import Spec
 from pflbed.errors import InputError
@@ -100,7 +97,7 @@ class Model(Section):
     @classmethod
     def _is_known(cls, name: str) -> str:
         if name not in MODELS and ":" not in name:
-            raise ValueError(f"there is no such network{_nearest(name, list(MODELS))}")
+            raise ValueError(f"there is no such network{nearest(name, list(MODELS))}")
         return name
 
 
@@ -220,20 +217,20 @@ def parse(raw: Mapping[str, Any], where: str = "the configuration") -> Experimen
     if not isinstance(method, Mapping) or not isinstance(method.get("name"), str):
         problems.append(f"[method] needs a 'name', one of {', '.join(METHODS)}")
     elif method["name"] not in METHODS:
-        problems.append(f"method.name is '{method['name']}'{_nearest(method['name'], list(METHODS))}")
+        problems.append(f"method.name is '{method['name']}'{nearest(method['name'], list(METHODS))}")
     else:
         name = method["name"]
         try:
             settings = {key: value for key, value in method.items() if key != "name"}
             config = METHODS[name].Config.model_validate_json(json.dumps(settings, default=str), strict=True)
         except ValidationError as error:
-            problems += _sentences(error, ("method",), METHODS[name].Config)
+            problems += sentences(error, ("method",), METHODS[name].Config)
     if raw.pop("method_name", None) is not None:
         problems.append("'method_name' is not a key (did you mean 'method'?)")
     try:
         experiment = Experiment(method_name=name, method=config, **raw)
     except ValidationError as error:
-        problems += _sentences(error, (), Experiment)
+        problems += sentences(error, (), Experiment)
     else:
         problems += _misfits(experiment)
     if problems:
@@ -244,15 +241,7 @@ def parse(raw: Mapping[str, Any], where: str = "the configuration") -> Experimen
 
 def read(path: Path) -> Experiment:
     """Read a TOML file."""
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(
-            f"The configuration {path} must exist, but it does not; see experiments/ for ready ones."
-        ) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"The configuration {path} must be a TOML file, but it cannot be read: {error}.") from error
-    return parse(raw, str(path))
+    return parse(read_toml(path, "The configuration", "see experiments/ for ready ones"), str(path))
 
 
 def _content(weights: Path) -> str:
@@ -272,84 +261,13 @@ def _misfits(experiment: Experiment) -> list[str]:
         method, takes_part = METHODS[experiment.method_name], experiment.personalize.whom == "participating"
         allowed = (*all_ways(method), *((KEPT,) if takes_part and method.own else ()))
         wrong = [way for way in experiment.ways if way not in allowed]
-        problems += [f"personalize.ways holds '{way}'{_nearest(way, list(allowed))}" for way in wrong]
-    problems += _unprotected(experiment)
+        problems += [f"personalize.ways holds '{way}'{nearest(way, list(allowed))}" for way in wrong]
+    problems += unprotected(
+        experiment.aggregation, experiment.privacy, experiment.method_name, experiment.train.weighting,
+        experiment.personalize.whom,
+    )  # fmt: skip
     if experiment.personalize.whom == "participating" and 1.0 not in experiment.data.sizes.values():
         problems.append("clients that took part have all of their images, but data.sizes has no size of 1.0")
     if experiment.personalize.whom == "new" and not experiment.data.new_clients:
         problems.append("data.new_clients is 0, so there is nobody to serve (did you mean whom = 'participating'?)")
     return problems
-
-
-def _unprotected(experiment: Experiment) -> list[str]:
-    """Find what aggregation and privacy cannot do together, or with the rest."""
-    problems: list[str] = []
-    averaging, private = experiment.aggregation.averaging(), experiment.privacy.noise_multiplier > 0
-    by_examples = experiment.train.weighting == "examples"
-    if averaging.robust and by_examples:
-        problems.append(
-            "aggregation.mean does not trust clients, so it cannot believe how many images they say they have; set "
-            "train.weighting = 'uniform'"
-        )
-    if not averaging.trusting and experiment.method_name and not METHODS[experiment.method_name].averages:
-        problems.append(f"[aggregation] has no meaning for {experiment.method_name}, which averages nothing")
-    if private and by_examples:
-        problems.append(
-            "[privacy] bounds what a client can change, but a client with many images would count more; set "
-            "train.weighting = 'uniform'"
-        )
-    if private and not averaging.trusting:
-        problems.append(
-            "[privacy] shortens updates itself and adds its noise to their mean; leave [aggregation] out, and set "
-            "privacy.clip"
-        )
-    if private and experiment.privacy.noise_seed == "secret" and experiment.personalize.whom == "participating":
-        problems.append(
-            "privacy.noise_seed = 'secret' protects the clients that take part, but personalize.whom = 'participating' "
-            "would write down what each of them predicts; serve new clients"
-        )
-    return problems
-
-
-def _sentences(error: ValidationError, prefix: tuple[str, ...], root: type[BaseModel]) -> list[str]:
-    found: dict[str, str] = {}
-    for detail in error.errors():
-        key = ".".join((*prefix, *_place(root, detail["loc"])))
-        if detail["type"] != "too_short" or not detail["input"]:  # pydantic also calls a list of bad items too short
-            found[key] = (
-                f"{found[key]} or {_sentence(detail, '', root)}" if key in found else _sentence(detail, key, root)
-            )
-    return list(found.values())
-
-
-def _place(root: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """Name the key, without the alternative of a union that pydantic tried."""
-    field = _section(root, tuple(map(str, path[:1]))).model_fields.get(str(path[1])) if len(path) > 2 else None
-    union = field is not None and get_origin(field.annotation) in (Union, UnionType)
-    return [str(part) for part in (path[:2] if union else path)]
-
-
-def _sentence(error: ErrorDetails, key: str, root: type[BaseModel]) -> str:
-    if error["type"] == "extra_forbidden":
-        *above, last = (str(part) for part in error["loc"])
-        return f"'{key}' is not a key{_nearest(last, list(_section(root, tuple(above)).model_fields))}"
-    message = error["msg"].removeprefix("Value error, ")
-    start = f"'{key}': " if key else ""
-    return f"{start}{message[0].lower()}{message[1:]}" + (
-        f" (got {error['input']!r})" if not isinstance(error["input"], (Mapping, BaseModel)) else ""
-    )
-
-
-def _section(root: type[BaseModel], path: tuple[str, ...]) -> type[BaseModel]:
-    for part in path:
-        field = root.model_fields.get(part)
-        kind = field.annotation if field else None
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            root = kind
-    return root
-
-
-def _nearest(got: str, valid: list[str]) -> str:
-    valid = [name for name in valid if name != "method_name"]
-    near = difflib.get_close_matches(got, valid, n=1, cutoff=0.5)
-    return f" (did you mean '{near[0]}'?)" if near else f" (valid: {', '.join(valid)})"

@@ -2,17 +2,13 @@
 
 from typing import Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fedbasis.accounting import default_delta
+from fedbasis.algorithms import METHODS
 from fedbasis.averaging import Averaging
 from fedbasis.privacy import Mechanism
-
-
-class Section(BaseModel):
-    """A part of the configuration: unknown keys are refused, "5" is no 5, a default counts as if it was written."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True)
+from fedbasis.sections import Section
 
 
 class Aggregation(Section):
@@ -51,3 +47,33 @@ class Privacy(Section):
             return None
         delta = default_delta(clients) if self.delta is None else self.delta
         return Mechanism(self.noise_multiplier, self.clip, delta, clients, sampled, self.noise_seed == "secret")
+
+
+def unprotected(aggregation: Aggregation, privacy: Privacy, method: str, weighting: str, whom: str) -> list[str]:
+    """Find what aggregation and privacy cannot do together, or with the rest."""
+    problems: list[str] = []
+    averaging, private = aggregation.averaging(), privacy.noise_multiplier > 0
+    by_examples = weighting == "examples"
+    if averaging.robust and by_examples:
+        problems.append(
+            "aggregation.mean does not trust clients, so it cannot believe how many images they say they have; set "
+            "train.weighting = 'uniform'"
+        )
+    if not averaging.trusting and method and not METHODS[method].averages:
+        problems.append(f"[aggregation] has no meaning for {method}, which averages nothing")
+    if private and by_examples:
+        problems.append(
+            "[privacy] bounds what a client can change, but a client with many images would count more; set "
+            "train.weighting = 'uniform'"
+        )
+    if private and not averaging.trusting:
+        problems.append(
+            "[privacy] shortens updates itself and adds its noise to their mean; leave [aggregation] out, and set "
+            "privacy.clip"
+        )
+    if private and privacy.noise_seed == "secret" and whom == "participating":
+        problems.append(
+            "privacy.noise_seed = 'secret' protects the clients that take part, but personalize.whom = 'participating' "
+            "would write down what each of them predicts; serve new clients"
+        )
+    return problems

@@ -65,6 +65,11 @@ class Run:
         return self.folder / "bases"
 
     @property
+    def federation(self) -> Path:
+        """The terms of a federation whose nodes hold the data; its server has bases, and no images to score."""
+        return self.folder / "federation.json"
+
+    @property
     def done(self) -> bool:
         """Whether the run has ended."""
         return (self.folder / "done").exists()

@@ -5,18 +5,15 @@ lie; on many hosts every node has its own. ``keys/`` stays out of version contro
 """
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from fedbasis.config import parse, read
 from fedbasis.flower import keys
 from fedbasis.flower.settings import EXPERIMENTS, FEDERATION, Federation, Plan, read_plans
-from fedbasis.protection import Section
+from fedbasis.sections import Section, read_toml
 from pflbed.errors import InputError
 
 LOOPBACK = "127.0.0.1"
@@ -101,15 +98,10 @@ class Project:
     def nodes(self) -> list[Entry]:
         """Read which nodes this host starts."""
         path = self.folder / "nodes.toml"
+        raw = read_toml(path, "A federation's folder needs its nodes:", "'fedbasis federation init' writes them")
         try:
-            entries = tomllib.loads(path.read_text(encoding="utf-8"))["node"]
-            return [Entry(**entry) for entry in entries]
-        except FileNotFoundError:
-            raise InputError(
-                f"A federation's folder must have a nodes.toml, but {self.folder} has none; "
-                "'fedbasis federation init' writes one."
-            ) from None
-        except (OSError, ValueError, TypeError, KeyError, ValidationError) as error:
+            return [Entry(**entry) for entry in raw["node"]]
+        except (ValueError, TypeError, KeyError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"The file {path} must list nodes with name, data and key, but: {reason}.") from error
 

@@ -96,7 +96,7 @@ def _train(plan: Plan, exchange: Exchange, out: Path) -> None:
         settings = e.as_dict()
         settings["data"]["source"] = f"{len(clients)} nodes"
         write_json(run.config, settings)
-        write_json(run.folder / "federation.json", plan.federation.model_dump(mode="json"))
+        write_json(run.federation, plan.federation.model_dump(mode="json"))
         nodes = Nodes(plan, method, exchange, run)
         server = train(
             method, nodes, clients, e.seed, run, participation=e.train.participation,

@@ -6,7 +6,6 @@ in ``experiments/``. Experiments that lie side by side are trained side by side,
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,8 @@ from pydantic import Field, Strict, ValidationError
 from fedbasis.algorithms.base import Method
 from fedbasis.config import Experiment, Share, read
 from fedbasis.experiment import method_for
-from fedbasis.protection import Section
 from fedbasis.runs import Run
+from fedbasis.sections import Section, read_toml, sentences
 from pflbed.errors import InputError
 
 FEDERATION, EXPERIMENTS = "federation.toml", "experiments"
@@ -67,14 +66,7 @@ class Plan:
 def read_federation(app: Path) -> Federation:
     """Read the terms."""
     path = app / FEDERATION
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(
-            f"A federation's app must have a {FEDERATION}, but {app} has none; 'fedbasis federation init' writes one."
-        ) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"The file {path} must be TOML, but it cannot be read: {error}.") from error
+    raw = read_toml(path, "A federation's app needs its terms:", "'fedbasis federation init' writes one")
     return _checked(raw, path)
 
 
@@ -82,7 +74,7 @@ def _checked(raw: Mapping[str, Any], path: Path) -> Federation:
     try:
         federation = Federation(**raw)
     except ValidationError as error:
-        wrong = "; ".join(f"'{'.'.join(map(str, e['loc']))}': {e['msg']}" for e in error.errors())
+        wrong = "; ".join(sentences(error, (), Federation))
         raise InputError(f"The file {path} must be right as a whole, but: {wrong}.") from error
     for what, names in (("clients", federation.clients), ("classes", federation.classes)):
         if twice := sorted({name for name in names if names.count(name) > 1}):

@@ -8,9 +8,8 @@ from fedbasis.report.beds import beds
 from fedbasis.report.data import RunData, sizes_of
 from fedbasis.report.groups import Group, Scores, compared
 from fedbasis.report.paired import leaders
+from fedbasis.runs import Run
 
-FEDERATED = "federation.json"
-"""Stands in the folder of a run whose data lie at nodes: its server has bases, and no images to score."""
 OTHERS = 4
 """So many other rows are named beside the leader."""
 NAMED = 6
@@ -39,7 +38,7 @@ def headline(groups: Sequence[Group]) -> list[str]:
 def caveats(groups: Sequence[Group]) -> list[str]:
     """Return what a reader must know before comparing numbers."""
     without = [(group, run) for group in groups for run in group.runs if not run.rows]
-    waiting = [(group, run) for group, run in without if not (run.place / FEDERATED).exists()]
+    waiting = [(group, run) for group, run in without if not Run(run.place).federation.exists()]
     notes = [
         f"{group.name}{_seed(group, run)} ({run.folder}) has no scores: its server has no images to score."
         for group, run in without
