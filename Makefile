@@ -4,34 +4,29 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BASE := $(VENV)/.base
 STAMP := $(VENV)/.installed
 
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test test-federation lint types bench bench-peers clean
+.PHONY: demo test lint types bench bench-peers clean
 .DELETE_ON_ERROR:
 
-$(STAMP): pyproject.toml constraints.txt
+$(BASE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(STAMP): $(BASE)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: $(STAMP)
+demo: $(BASE)
 	$(BIN)/fedbasis demo
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile
-
-# Flower needs older releases of what everything else uses, so its tests have an environment of their own.
-FEDERATION := .venv-federation
-$(FEDERATION)/.installed: pyproject.toml constraints.txt
-	test -x $(FEDERATION)/bin/python || $(PYTHON) -m venv $(FEDERATION)
-	$(FEDERATION)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower]'
-	touch $@
-
-test-federation: $(FEDERATION)/.installed
-	FEDBASIS_FEDERATION=1 OMP_NUM_THREADS=1 $(FEDERATION)/bin/python -m pytest tests/test_flower.py tests/test_federation.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -56,4 +51,4 @@ bench-peers: $(PEERS)/.installed
 	$(PEERS)/bin/python benchmarks/peers/run.py
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(FEDERATION) dist runs report.html
+	rm -rf $(VENV) $(PEERS) dist runs report.html

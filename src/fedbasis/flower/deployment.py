@@ -8,6 +8,7 @@ this one closes the deployment, is stopped or is killed.
 import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -110,6 +111,7 @@ class Deployment:
         told = {"out": str(out.absolute()), **settings}
         changed = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in told.items())
         app = str(self._project.app.absolute())
+        before = self._log("run")
         process = self._start(["flwr", "run", app, LINK, "--stream", "--run-config", changed], "run")
         try:
             while process.poll() is None and not outcome.exists():
@@ -119,12 +121,19 @@ class Deployment:
                 time.sleep(0.1)
         finally:
             process.terminate()  # it only shows what the app says
+            if not outcome.exists():
+                self._give_up(self._log("run").removeprefix(before))
         if not outcome.exists():
             raise InputError(f"The server's app must tell how it ended, but it did not{self._why('run')}.")
         found: dict[str, Any] = json.loads(outcome.read_text(encoding="utf-8"))
         if "error" in found:
             raise InputError(found["error"])
         return found
+
+    def _give_up(self, said: str) -> None:
+        """Stop a run whose app ended without a word; the nodes would wait for it, up to a minute, before the next."""
+        for number in re.findall(r"started run (\d+)", said)[-1:]:
+            self._start(["flwr", "stop", number, LINK], "stop").wait()
 
     @property
     def _keys(self) -> Path:
@@ -145,7 +154,7 @@ class Deployment:
                 command += [f"--ssl-{option}", str(self._keys / name)]
             command += ["--ssl-keyfile", str(self._keys / keys.SERVER_KEY), "--enable-supernode-auth"]
             connection = f"root-certificates = {json.dumps(str(self._keys / keys.AUTHORITY))}\n"
-        for name in ("run", "register"):
+        for name in ("run", "register", "stop"):
             self._home(name).mkdir(parents=True, exist_ok=True)
             text = f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\naddress = "{link["address"]}"\n{connection}'
             (self._home(name) / "config.toml").write_text(text, encoding="utf-8")
@@ -187,9 +196,12 @@ class Deployment:
             print(process.pid, file=self._warden.stdin, flush=True)
         return process
 
+    def _log(self, name: str) -> str:
+        log = self.logs / f"{name}.log"
+        return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+
     def _why(self, name: str) -> str:
-        lines = (self.logs / f"{name}.log").read_text(encoding="utf-8", errors="replace").split("\n")
-        last = [line.strip() for line in lines if line.strip()][-1:]
+        last = [line.strip() for line in self._log(name).split("\n") if line.strip()][-1:]
         return f" ({last[0][:200]}; see {self.logs / name}.log)" if last else ""
 
 
