@@ -1,7 +1,7 @@
 """Real federations: SuperLink, SuperNodes and apps in processes of this machine, and everything that can go wrong.
 
-Flower starts a process of some seconds for every message, so that these tests mostly wait; the deadlines that they set
-are twice what a round took at this machine just before.
+Flower starts a process of some seconds for every message, so that these tests mostly wait; the deadline that one of
+them sets is twice what a round took at this machine just before.
 """
 
 import contextlib
@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,8 +70,6 @@ class Federation:
             root / "project", experiment("fedavg", 2), where, {"late": str(mine)}, self.benchmark.table.class_names
         )
         self.root = root
-        self.pace = 20.0
-        """How many seconds a round takes at this machine now."""
 
     def experiments(self, wanted: dict[str, dict[str, Any]], **terms: Any) -> list[Plan]:
         folder = self.project.app / "experiments"
@@ -109,9 +106,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 def deployment(federation: Federation) -> Iterator[Deployment]:
     nodes = federation.project.nodes()
     with Deployment(federation.project) as made:
-        began = time.monotonic()
         made.register(nodes)
-        federation.pace = 3 * (time.monotonic() - began)  # a guess until rounds are seen
         for node in nodes:
             if not node.new:
                 made.start_node(node)
@@ -134,7 +129,6 @@ def test_every_method_gives_the_bits_of_serial(federation: Federation, deploymen
     for plan in plans:
         run = plan.run(federation.root / "runs")
         lines = read_lines(run.metrics)
-        federation.pace = lines[1]["seconds"]
         assert [line["refused"] for line in lines] == [[], []], plan.name
         assert same(artifact.load(run.bases, "bases")[1], federation.serial(plan, run)), plan.name
     write_report([plan.run(federation.root / "runs") for plan in plans[:2]], federation.root / "report.html")
@@ -196,7 +190,7 @@ def test_faults_are_refused_by_name_and_the_rest_goes_on(
     shutil.copy(HERE / "federation_faults.py", federation.project.app / "fedbasis_app.py")
     wanted = {name: experiment("fedavg", 3, seed=i) for i, name in enumerate(FAULTS)}
     wanted |= {name: experiment(name, 3) for name in ("scaffold", "ditto")}
-    plans = federation.experiments(wanted, deadline=5 + 2 * federation.pace, minimum=0.3)
+    plans = federation.experiments(wanted, minimum=0.3)
     wrong = {
         second: {"0": {name: name for name in FAULTS}, "2": {"*": "hang"}},
         third: {"0": {"*": "flood"}, "2": {"*": "hang"}},
@@ -226,6 +220,8 @@ def test_faults_are_refused_by_name_and_the_rest_goes_on(
     deployment.nodes[second].terminate()
     deployment.nodes[second].wait()
     deployment.start_node(nodes[second])  # what it kept is on its disk
+    pace = max(float(line["seconds"]) for run in runs for line in read_lines(run.metrics))
+    federation.experiments(wanted, deadline=5 + 2 * pace, minimum=0.3)
     deployment.run(tmp_path, interfere)
     assert done == ["server", "node"]
     for plan, run in zip(plans, runs, strict=True):

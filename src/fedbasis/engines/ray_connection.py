@@ -23,6 +23,7 @@ ADDRESS = "RAY_ADDRESS"
 PRIVATE = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # despite its name, on every system: use the loopback interface
+    "RAY_worker_niceness": "0",  # its workers are all that works here; at 15 they starve beside anything else
 }
 """Ray reads the second one when it is imported."""
 KNOCK_SECONDS = 10.0
