@@ -47,7 +47,7 @@ from fedbasis.flower.project import Project, create, toml
 from fedbasis.flower.settings import Federation, read_federation
 from fedbasis.params import State
 from fedbasis.rounds import _Stream
-from fedbasis.runs import Run, append_line
+from fedbasis.runs import Run
 from fedbasis.train import Recipe
 from pflbed.errors import InputError
 from test_methods import FIRST, clients, make, same
@@ -308,15 +308,33 @@ class TestNode:
         assert images.labels.tolist() == [3] * 4 + [2] * 4 + [1] * 4
 
 
-def test_the_server_remembers_whose_updates_it_used(project: Project, tmp_path: Path) -> None:
+def test_the_server_remembers_whose_updates_it_used(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     run.folder.mkdir()
-    lost: list[dict[str, list[str]]] = [{}, {"refused": ["a"]}, {"absent": ["b"]}, {}]
-    for number, line in enumerate(lost, start=1):
-        append_line(run.metrics, {"round": number, "refused": [], **line})
-    used = Used(project.plans()[0], run)
-    used.rewind(3)
-    assert (used.versions, used.checkpoint) == ({"a": 3, "b": 2}, 3)
+    used = Used(run)
+    used.rewind(0)
+    assert (used.versions, used.checkpoint) == ({}, 0)
+    for done, versions in ((1, {"a": 1}), (2, {"a": 1, "b": 2})):
+        used.versions = versions
+        used.settle(done, before=True)
+    again = Used(run)
+    again.rewind(1)  # killed before the second checkpoint was written
+    assert (again.versions, again.checkpoint) == ({"a": 1}, 1)
+    used.settle(2)
+    again.rewind(2)
+    assert (again.versions, again.checkpoint) == ({"a": 1, "b": 2}, 2)
+    with pytest.raises(InputError, match="must tell whose updates were used"):
+        again.rewind(1)
+
+
+def test_noise_that_nodes_could_subtract_is_refused(project: Project) -> None:
+    (experiment,) = (project.app / "experiments").glob("*.toml")
+    private = experiment.read_text() + "\n[privacy]\nnoise_multiplier = 1.0\n"
+    experiment.write_text(private.replace("[train]", '[train]\nweighting = "uniform"'))
+    with pytest.raises(InputError, match=r"must have noise_seed = 'secret' in a federation, but it is 'run'"):
+        project.plans()
+    experiment.write_text(experiment.read_text() + 'noise_seed = "secret"\n')
+    assert project.plans()[0].experiment.privacy.noise_seed == "secret"
 
 
 def test_a_round_tells_who_is_lost_and_why() -> None:

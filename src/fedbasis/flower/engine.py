@@ -6,7 +6,9 @@ before, exactly as if it had not been asked.
 """
 
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from fedbasis.algorithms.base import Method, Sent
 from fedbasis.engines.base import Lost
@@ -17,35 +19,46 @@ from fedbasis.flower.settings import Plan
 from fedbasis.kept import Kept
 from fedbasis.params import State
 from fedbasis.processes import peak_memory
-from fedbasis.rounds import sampled
-from fedbasis.runs import Run, read_lines
+from fedbasis.runs import Run
 from pflbed.errors import InputError
+from pflbed.files import write_json
 
 
 class Used(Kept):
-    """In place of what clients keep, which is on their nodes: after which round each one's last update was used."""
+    """In place of what clients keep, which is on their nodes: after which round each one's last update was used.
 
-    def __init__(self, plan: Plan, run: Run) -> None:
+    It lies beside the checkpoint that it belongs to. The log cannot tell it: with secret noise it names nobody.
+    """
+
+    def __init__(self, run: Run) -> None:
         super().__init__(run.kept)
-        self._plan, self._run = plan, run
         self.versions: dict[str, int] = {}
         self.checkpoint = 0
 
     def rewind(self, rounds_done: int) -> None:
-        """Learn from the log what was used before."""
-        e, clients = self._plan.experiment, self._plan.federation.clients
-        for line in read_lines(self._run.metrics):
-            number = int(line["round"])
-            if number <= rounds_done:
-                lost = {*line["refused"], *line.get("absent", ())}
-                chosen = sampled(clients, e.train.participation, e.seed, number - 1)
-                self.versions.update({client: number for client in chosen if client not in lost})
+        """Learn what was used before."""
+        if rounds_done:
+            try:
+                self.versions = json.loads(self._record(rounds_done).read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise InputError(
+                    f"{self._record(rounds_done)} must tell whose updates were used, but it cannot be read ({error}); "
+                    "remove the run's folder to start the run again."
+                ) from error
         self.checkpoint = rounds_done
 
     def settle(self, rounds_done: int, before: bool = False) -> None:
-        """Remember up to where nodes may forget."""
-        if not before:
-            self.checkpoint = rounds_done
+        """Before a checkpoint write down what was used; after it nodes may forget what is older."""
+        if before:
+            self.folder.mkdir(exist_ok=True)
+            write_json(self._record(rounds_done), self.versions)
+            return
+        self.checkpoint = rounds_done
+        for old in set(self.folder.glob("used-*.json")) - {self._record(rounds_done)}:
+            old.unlink()
+
+    def _record(self, rounds_done: int) -> Path:
+        return self.folder / f"used-{rounds_done}.json"
 
 
 class Nodes:
@@ -53,7 +66,7 @@ class Nodes:
 
     def __init__(self, plan: Plan, method: Method, exchange: Exchange, run: Run) -> None:
         self._plan, self._method, self._exchange, self._run = plan, method, exchange, run
-        self._used = Used(plan, run)
+        self._used = Used(run)
         self.kept: Kept = self._used
         self._rehearsals: dict[tuple[tuple[tuple[str, str], Kind], ...], Expected] = {}
 

@@ -107,6 +107,7 @@ def _train(plan: Plan, exchange: Exchange, out: Path) -> None:
         artifact.save(run.bases, method.published(server), card, replace=True)
         run.finish({"bases": artifact.read_card(run.bases).sha256, "rounds": e.train.rounds})
         run.checkpoint.unlink(missing_ok=True)
+        nodes.kept.remove()
 
 
 def personalize(plans: Sequence[Plan], grid: Grid, out: Path, names: Sequence[str]) -> Found:

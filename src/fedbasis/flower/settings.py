@@ -88,4 +88,12 @@ def read_plans(app: Path) -> list[Plan]:
     found = sorted((app / EXPERIMENTS).glob("*.toml"))
     if not found:
         raise InputError(f"An app must have an experiment to train, but there is no toml file in {app / EXPERIMENTS}.")
-    return [Plan(path.stem, read(path), federation) for path in found]
+    plans = [Plan(path.stem, read(path), federation) for path in found]
+    for path, plan in zip(found, plans, strict=True):
+        privacy = plan.experiment.privacy
+        if privacy.noise_multiplier and privacy.noise_seed != "secret":
+            raise InputError(
+                f"The [privacy] of {path} must have noise_seed = 'secret' in a federation, but it is "
+                f"'{privacy.noise_seed}': every node has this file, and could subtract noise that its seed tells."
+            )
+    return plans
