@@ -159,6 +159,14 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(tmp_path: Path) -> None:
     assert not out.exists()
 
 
+def test_a_dry_run_tells_what_is_done(everything: tuple[Path, str]) -> None:
+    out, _ = everything
+    said = reproduce("datasets", "ablation", "--dry-run", "--out", str(out))
+    assert re.search(r"joint\) +│ digits4 +│ +0 │ ablation +│ +done │", said), said
+    assert "In all about 0 s on one core" in said
+    assert "done" not in reproduce("ablation", "--dry-run", "--seeds", "2", "--out", str(out / "elsewhere"))
+
+
 def test_a_run_at_a_time_has_all_cores_but_for_the_smallest_scale() -> None:
     cpu = plan(studies(["table-e"]), Setup(SCALES["cpu"], strict=False))
     assert workers_of_one(cpu) == (1 if torch.cuda.is_available() else cores())

@@ -3,10 +3,13 @@
 Runs lie below ``out/runs``, each in the folder of its own hash, so a second command finds what a first one did.
 """
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fedbasis.config import Experiment, parse
 from fedbasis.engines.choice import Machine, devices_of
 from fedbasis.experiment import Observer
 from fedbasis.experiments.base import Found, Setup, Study
@@ -18,6 +21,7 @@ from fedbasis.report.files import write_files
 from fedbasis.report.section import Section
 from fedbasis.report.text import write_text
 from fedbasis.runs import Run
+from pflbed.errors import InputError
 
 RUNS = "runs"
 
@@ -31,19 +35,35 @@ class Done:
     failed: list[tuple[Item, Exception]] = field(default_factory=list)
 
 
-def estimates(items: Sequence[Item]) -> list[float]:
-    """Estimate the seconds of every run; a run that follows one that trains alike is spared the training."""
+def estimates(items: Sequence[Item], out: Path) -> list[float]:
+    """Estimate the seconds of every run: none if it is done, no training if one before it trains alike."""
     speeds: dict[str, float] = {}
     seen: set[str] = set()
+    finished = {_settings(experiment) for experiment in _finished(out / RUNS)}
     seconds = []
     for item in items:
         e = item.experiment
         network = str((e.model.name, e.model.options, e.data.resolution))
-        if network not in speeds:
-            speeds[network] = speed_of(e)
-        seconds.append(passes(e).seconds(speeds[network], trained_before=item.alike in seen))
+        if _settings(e) in finished:
+            seconds.append(0.0)
+        else:
+            if network not in speeds:
+                speeds[network] = speed_of(e)
+            seconds.append(passes(e).seconds(speeds[network], trained_before=item.alike in seen))
         seen.add(item.alike)
     return seconds
+
+
+def _finished(runs: Path) -> Iterator[Experiment]:
+    """Read what was done, without a look at the images: enough for an estimate."""
+    for run in (Run(folder) for folder in runs.glob("*")):
+        if run.done:
+            with suppress(OSError, ValueError, InputError):
+                yield parse(json.loads(run.config.read_text(encoding="utf-8")))
+
+
+def _settings(experiment: Experiment) -> str:
+    return json.dumps({key: value for key, value in experiment.as_dict().items() if key != "machine"}, sort_keys=True)
 
 
 def workers_of_one(items: Sequence[Item]) -> int:

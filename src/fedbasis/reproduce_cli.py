@@ -64,7 +64,7 @@ def reproduce(
     if not dry_run:
         setup.require_places()
         writable(out)
-    seconds = estimates(items)
+    seconds = estimates(items, out)
     if dry_run:
         console.print(_plan_table(items, seconds, size.what))
         side_by_side = jobs if jobs > 1 else workers_of_one(items)
@@ -138,7 +138,9 @@ def _plan_table(items: Sequence[Any], seconds: Sequence[float], what: str) -> Ta
     for item, each in zip(items, seconds, strict=True):
         method = item.experiment.method_name
         name = method if item.want.name == method else f"{method} ({item.want.name})"
-        table.add_row(name, item.want.bed, str(item.want.seed), ", ".join(item.studies), _time(each))
+        table.add_row(
+            name, item.want.bed, str(item.want.seed), ", ".join(item.studies), _time(each) if each else "done"
+        )
     return table
 
 

@@ -141,6 +141,10 @@ def _images(e: Experiment) -> tuple[float, int, float]:
     return whole, domains, whole * e.data.split[3] / 100
 
 
+SMALL = 64 * 32**2
+"""Pixels of a batch that is enough to tell, and soon done for a large network on a slow machine."""
+
+
 def speed_of(experiment: Experiment, seconds: float = 0.4) -> float:
     """Measure how many images a second this machine trains with the experiment's network, on one thread."""
     e = experiment
@@ -148,14 +152,13 @@ def speed_of(experiment: Experiment, seconds: float = 0.4) -> float:
     device = device_of(e.machine.device)
     network = Network(e.model.name, classes, e.data.resolution, e.model.options, e.model.blocks)
     module = network.build().train().to(device)
-    batch = min(e.train.batch, 8)  # enough to tell, and soon done for a large network on a slow machine
+    batch = min(e.train.batch, max(2, SMALL // e.data.resolution**2))
     pixels = torch.zeros(batch, 3, e.data.resolution, e.data.resolution, device=device)
     labels = torch.zeros(batch, dtype=torch.int64, device=device)
     torch.set_num_threads(e.machine.threads)
-    done, began = 0, time.perf_counter()
-    while done < 2 or time.perf_counter() - began < seconds:
+    steps, began = [0.0], time.perf_counter()  # the first step also sets things up
+    while len(steps) < 3 or time.perf_counter() - began < seconds:
+        start = time.perf_counter()
         cross_entropy(module(pixels), labels).backward()  # type: ignore[no-untyped-call]
-        done += 1
-        if done == 1:  # the first step also sets things up
-            began = time.perf_counter()
-    return (done - 1) * batch / (time.perf_counter() - began)
+        steps.append(time.perf_counter() - start)
+    return batch / min(steps[2:])
