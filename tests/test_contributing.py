@@ -34,10 +34,10 @@ def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.usefixtures("example")
 def test_the_example_passes_the_battery(recipe: Recipe, tmp_path: Path) -> None:
     battery, name = test_methods.TestEveryMethod(), "fedavgm"  # not by its own name, or pytest collects it here too
-    battery.test_lowers_the_loss_and_repeats_bit_for_bit(name, recipe)
+    battery.test_lowers_the_loss(name, recipe)
     battery.test_leaves_random_state_inputs_and_skeleton_alone(name, recipe)
     battery.test_a_client_does_not_feel_who_came_before_it(name, recipe)
-    battery.test_state_survives_the_disk_and_a_resumed_run_is_the_same(name, recipe, tmp_path)
+    battery.test_repeated_and_resumed_from_the_disk_a_run_gives_the_same_bits(name, recipe, tmp_path)
     battery.test_sends_what_its_paper_says_and_nothing_else(name, recipe)
     battery.test_aggregates_a_stream_with_one_update_in_memory(name, recipe)
     battery.test_a_client_that_sends_nan_is_refused_and_the_round_goes_on(name, recipe)

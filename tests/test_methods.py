@@ -92,7 +92,8 @@ TRAINED: dict[tuple[str, str], tuple[State, Serial, list[dict[str, Sent]]]] = {}
 def trained(variant: str, recipe: Recipe, norm: str = "batch") -> tuple[State, Serial, list[dict[str, Sent]]]:
     """Four rounds with four clients, made once for all tests that only look at the result."""
     if (variant, norm) not in TRAINED:
-        TRAINED[variant, norm] = run_rounds(make(variant, recipe, norm), clients())
+        enough = recipe if norm == "batch" else replace(recipe, epochs=1)
+        TRAINED[variant, norm] = run_rounds(make(variant, enough, norm), clients())
     return TRAINED[variant, norm]
 
 
@@ -132,14 +133,11 @@ def test_a_method_is_one_short_file() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 class TestEveryMethod:
-    def test_lowers_the_loss_and_repeats_bit_for_bit(self, variant: str, recipe: Recipe) -> None:
-        server, engine, log = trained(variant, recipe)
+    def test_lowers_the_loss(self, variant: str, recipe: Recipe) -> None:
+        _, _, log = trained(variant, recipe)
         losses = [sum(s.numbers["loss"] for s in round_.values()) for round_ in log]
         if variant not in SLOW:
             assert losses[-1] < losses[0]
-        again, engine_again, _ = run_rounds(make(variant, recipe), clients())
-        assert same(server, again)
-        assert all(same(engine.kept[name], engine_again.kept[name]) for name in engine.kept)
 
     def test_leaves_random_state_inputs_and_skeleton_alone(self, variant: str, quick: Recipe) -> None:
         method, data = make(variant, quick), clients(4)
@@ -179,11 +177,11 @@ class TestEveryMethod:
             )
             assert same(after.tensors, alone.tensors)
 
-    def test_state_survives_the_disk_and_a_resumed_run_is_the_same(
+    def test_repeated_and_resumed_from_the_disk_a_run_gives_the_same_bits(
         self, variant: str, recipe: Recipe, tmp_path: Path
     ) -> None:
         method, data = make(variant, recipe), clients()
-        whole, _, _ = trained(variant, recipe)
+        whole, before, _ = trained(variant, recipe)
         half, engine, _ = run_rounds(method, data, rounds=range(2))
         write_tensors(tmp_path / "s.safetensors", half)
         loaded, _ = read_tensors(tmp_path / "s.safetensors")
@@ -197,6 +195,8 @@ class TestEveryMethod:
         for number in range(2, ROUNDS):
             server = method.aggregate(server, resumed.map(server, list(data), number), 7)
         assert same(whole, server)
+        assert set(before.kept) == set(resumed.kept)
+        assert all(same(before.kept[name], resumed.kept[name]) for name in before.kept)
 
     def test_sends_what_its_paper_says_and_nothing_else(self, variant: str, recipe: Recipe) -> None:
         method = make(variant, recipe)

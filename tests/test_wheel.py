@@ -58,7 +58,7 @@ def test_the_wheel_works_outside_the_repository(tmp_path: Path) -> None:
         str(site / "pflbed/__init__.py"),
     ]
     demo = ("-c", "from fedbasis.cli import main; main()", "demo", "--fast")
-    shown = run(*demo, cwd=away, PYTHONPATH=str(site), FEDBASIS_CACHE=str(tmp_path / "cache"), OMP_NUM_THREADS="1")
+    shown = run(*demo, cwd=away, PYTHONPATH=str(site), OMP_NUM_THREADS="1")
     assert "FedBasis" in shown
     assert "Report: report.html" in shown
     page = (away / "report.html").read_text(encoding="utf-8")
