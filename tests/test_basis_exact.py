@@ -1,5 +1,7 @@
 """The factored basis step equals autograd through all K + 1 bases, and so does every upload of it."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -25,7 +27,7 @@ from fedbasis.flat import FlatModel
 from fedbasis.models import Network
 from fedbasis.params import Tensors
 from fedbasis.seeding import torch_generator
-from fedbasis.train import Examples, Preprocessing, Recipe, batches
+from fedbasis.train import Examples, FlatAdam, Preprocessing, Recipe, batches
 
 STEPS = 50
 
@@ -301,3 +303,23 @@ def test_usage_aggregation_moves_a_basis_by_the_mean_of_its_own_clients(tiny: Ne
         for k in (0, 1):
             wanted = torch.stack([end[block] for end in ends[k]]).mean(0)
             torch.testing.assert_close(after.weights[block][k], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_adam_on_psi_is_torchs_own_bit_for_bit() -> None:
+    one, other = (torch.zeros(5, 4, dtype=torch.float64) for _ in range(2))
+    ours, theirs = FlatAdam(one, 0.1), torch.optim.Adam([other], lr=0.1)
+    draws = torch.Generator().manual_seed(3)
+    for _ in range(30):
+        one.grad = other.grad = torch.randn(5, 4, dtype=torch.float64, generator=draws)
+        ours.step()
+        theirs.step()
+        assert torch.equal(one, other)
+    assert one.abs().max() > 0.1
+
+
+def test_a_client_of_fedbasis_does_not_load_torchs_compiler() -> None:
+    code = (
+        "import sys, torch; from fedbasis.train import FlatAdam; p = torch.zeros(3); p.grad = torch.ones(3); "
+        "FlatAdam(p, 0.1).step(); sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

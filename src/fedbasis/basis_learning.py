@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedbasis import coefficients
 from fedbasis.basis import BasisSet, FactoredRates, rebuild
 from fedbasis.flat import FlatModel
-from fedbasis.train import Examples, FlatSGD, MeanLoss, Recipe, backward_passes, local_sgd
+from fedbasis.train import Examples, FlatAdam, FlatSGD, MeanLoss, Recipe, backward_passes, local_sgd
 
 OptimizerName = Literal["sgd", "adam"]
 Statistics = Literal["own", "batch", "frozen"]
@@ -43,12 +43,12 @@ class CoefficientSettings:
     rate: float = 0.1
     statistics: Statistics = "batch"
 
-    def stepper(self, psi: Tensor, momentum: float) -> torch.optim.Optimizer:
+    def stepper(self, psi: Tensor, momentum: float) -> FlatAdam | torch.optim.Optimizer:
         """Make the optimizer that updates ``psi`` in place from ``psi.grad``."""
         psi.grad = torch.zeros_like(psi)
         if self.optimizer == "sgd":
             return torch.optim.SGD([psi], lr=self.rate, momentum=momentum)
-        return torch.optim.Adam([psi], lr=self.rate)
+        return FlatAdam(psi, self.rate)
 
 
 def learn_coefficients(
