@@ -29,6 +29,7 @@ PRIVATE = {
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",
 }
 START_SECONDS = 60.0
+STOP_SECONDS = 20.0
 LINK, OUTCOME = "federation", "outcome.json"
 
 
@@ -132,8 +133,11 @@ class Deployment:
 
     def _give_up(self, said: str) -> None:
         """Stop a run whose app ended without a word; the nodes would wait for it, up to a minute, before the next."""
+        if self.superlink is None or self.superlink.poll() is not None:
+            return  # there is nobody to tell, and flwr would try for long
         for number in re.findall(r"started run (\d+)", said)[-1:]:
-            self._start(["flwr", "stop", number, LINK], "stop").wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._start(["flwr", "stop", number, LINK], "stop").wait(STOP_SECONDS)
 
     @property
     def _keys(self) -> Path:
