@@ -205,7 +205,8 @@ class Deployment:
         return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
     def _why(self, name: str) -> str:
-        last = [line.strip() for line in self._log(name).split("\n") if line.strip()][-1:]
+        lines = (line.strip(" │") for line in self._log(name).split("\n"))  # flwr draws boxes around what it says
+        last = [line for line in lines if any(letter.isalnum() for letter in line)][-1:]
         return f" ({last[0][:200]}; see {self.logs / name}.log)" if last else ""
 
 
