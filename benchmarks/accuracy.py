@@ -15,17 +15,17 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from fedbasis import artifact
-from fedbasis.algorithms.base import Adaptation
-from fedbasis.config import Experiment, parse
-from fedbasis.demo import experiments
-from fedbasis.display import Live
-from fedbasis.engines.serial import Here
-from fedbasis.evaluation import Plan, Row, evaluate, summarize
+from fedbasis.cli.display import Live
+from fedbasis.engines.in_process import Here
 from fedbasis.experiment import prepare
-from fedbasis.jobs import execute_all
-from fedbasis.personalize import label
-from fedbasis.runs import append_line, read_lines, rewrite_lines
+from fedbasis.experiment.config import Experiment, parse
+from fedbasis.experiment.demo import experiments
+from fedbasis.experiment.jobs import execute_all
+from fedbasis.methods.base import Adaptation
+from fedbasis.serving import artifact
+from fedbasis.serving.evaluation import Plan, Row, evaluate, summarize
+from fedbasis.serving.personalize import label
+from fedbasis.training.runs import append_line, read_lines, rewrite_lines
 
 RATES = (0.005, 0.01, 0.05)
 

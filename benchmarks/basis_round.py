@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Method, Task
-from fedbasis.basis_config import FedBasisConfig
-from fedbasis.engines.serial import Serial
-from fedbasis.models import Network
-from fedbasis.train import Preprocessing, Recipe
+from fedbasis.engines.in_process import Serial
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Method, Task
+from fedbasis.methods.fedbasis.config import FedBasisConfig
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Preprocessing, Recipe
 from measure import options, ratio, table, taking_turns
 from plain import random_images, shared_out
 

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 import pflbed
-from fedbasis.config import Experiment, parse
 from fedbasis.experiment import Prepared, execute, prepare
-from fedbasis.experiments.scales import SCALES
-from fedbasis.personalize import label
+from fedbasis.experiment.config import Experiment, parse
+from fedbasis.serving.personalize import label
+from fedbasis.studies.scales import SCALES
 from pflbed.benchmark import PARTICIPATING
 
 BED = SCALES["cpu"].beds["pacs"]

@@ -9,11 +9,11 @@ from collections import Counter
 
 import torch
 
-from fedbasis.algorithms.fedbasis import FedBasis
-from fedbasis.clustering import cluster_directions
-from fedbasis.demo import experiments
-from fedbasis.engines.serial import Serial
+from fedbasis.engines.in_process import Serial
 from fedbasis.experiment import prepare
+from fedbasis.experiment.demo import experiments
+from fedbasis.methods.fedbasis import FedBasis
+from fedbasis.methods.fedbasis.warm_start import cluster_directions
 
 
 def main() -> None:

@@ -17,15 +17,22 @@ from typing import Any
 
 import torch
 
-from fedbasis import basis_round, coefficients
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Context, Task
-from fedbasis.basis import BasisSet
-from fedbasis.basis_learning import CoefficientSettings, Work, learn_coefficients, train_bases, train_factored
-from fedbasis.models import Network
-from fedbasis.params import nbytes
-from fedbasis.seeding import torch_generator
-from fedbasis.train import Examples, Preprocessing, Recipe, local_sgd
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Context, Task
+from fedbasis.methods.fedbasis import coefficients
+from fedbasis.methods.fedbasis import local_round as basis_round
+from fedbasis.methods.fedbasis.bases import BasisSet
+from fedbasis.methods.fedbasis.learning import (
+    CoefficientSettings,
+    Work,
+    learn_coefficients,
+    train_bases,
+    train_factored,
+)
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Examples, Preprocessing, Recipe, local_sgd
+from fedbasis.tensors.params import nbytes
+from fedbasis.tensors.seeding import torch_generator
 
 NETWORKS = {
     "cnn-small, 28 px, batch 16": (Network("cnn-small", 10, 28), 16),

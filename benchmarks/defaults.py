@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from fedbasis.config import Experiment, parse
-from fedbasis.demo import experiments
-from fedbasis.display import Live
-from fedbasis.jobs import execute_all
-from fedbasis.runs import Run, read_lines
+from fedbasis.cli.display import Live
+from fedbasis.experiment.config import Experiment, parse
+from fedbasis.experiment.demo import experiments
+from fedbasis.experiment.jobs import execute_all
+from fedbasis.training.runs import Run, read_lines
 
 BASIS: dict[str, dict[str, Any]] = {
     "FedBasis as it is by default": {},

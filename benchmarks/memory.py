@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Task
-from fedbasis.engines.federation import Federation
 from fedbasis.engines.pool import Pool
-from fedbasis.models import Network
-from fedbasis.params import nbytes
-from fedbasis.train import Preprocessing, Recipe
+from fedbasis.engines.simulation import Federation
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Task
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Preprocessing, Recipe
+from fedbasis.tensors.params import nbytes
 from measure import family, forget_peak, mebibytes, options, table
 from plain import random_images, shared_out
 

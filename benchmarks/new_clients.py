@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Adaptation, Method, Task
-from fedbasis.engines.serial import Here
-from fedbasis.evaluation import Plan, evaluate
-from fedbasis.models import Network
-from fedbasis.params import State
-from fedbasis.train import Preprocessing, Recipe
+from fedbasis.engines.in_process import Here
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Adaptation, Method, Task
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Preprocessing, Recipe
+from fedbasis.serving.evaluation import Plan, evaluate
+from fedbasis.tensors.params import State
 from measure import options, ratio, table, taking_turns
 from pflbed import Client, Images
 from plain import DECAY, MOMENTUM, PIXELS, RATE, channels_last, floats, picked, random_images

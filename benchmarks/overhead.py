@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Task
-from fedbasis.engines.serial import Serial
-from fedbasis.models import Network
-from fedbasis.rounds import train
-from fedbasis.runs import Run
-from fedbasis.train import Preprocessing, Recipe
+from fedbasis.engines.in_process import Serial
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Task
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Preprocessing, Recipe
+from fedbasis.training.rounds import train
+from fedbasis.training.runs import Run
 from measure import options, ratio, table, taking_turns
 from plain import PIXELS, Variant, fedavg_round, floats, logistic, prepared, random_images, shared_out
 

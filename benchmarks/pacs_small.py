@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
-from fedbasis.algorithms import METHODS
-from fedbasis.config import parse
 from fedbasis.experiment import execute, prepare
-from fedbasis.personalize import label
-from fedbasis.runs import Run, read_lines
+from fedbasis.experiment.config import parse
+from fedbasis.methods import METHODS
+from fedbasis.serving.personalize import label
+from fedbasis.training.runs import Run, read_lines
 from pflbed import InputError
 
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Task
-from fedbasis.engines.serial import Serial
-from fedbasis.models import Network
-from fedbasis.rounds import train
-from fedbasis.runs import Run
-from fedbasis.train import Preprocessing, Recipe
+from fedbasis.engines.in_process import Serial
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Task
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Preprocessing, Recipe
+from fedbasis.training.rounds import train
+from fedbasis.training.runs import Run
 from measure import Player, Turns, mebibytes, options, ratio, table
 from pflbed import Images
 from plain import PIXELS, random_images

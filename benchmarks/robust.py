@@ -16,18 +16,18 @@ from typing import Any
 
 import torch
 
-from fedbasis.algorithms.base import Adaptation, Sent
-from fedbasis.config import parse
 from fedbasis.engines.base import Engine
-from fedbasis.engines.federation import Federation
-from fedbasis.engines.serial import Here, Serial
-from fedbasis.evaluation import Plan, evaluate, summarize
+from fedbasis.engines.in_process import Here, Serial
+from fedbasis.engines.simulation import Federation
 from fedbasis.experiment import prepare
-from fedbasis.params import State
-from fedbasis.personalize import label
-from fedbasis.rounds import train
-from fedbasis.runs import Run
-from fedbasis.seeding import torch_generator
+from fedbasis.experiment.config import parse
+from fedbasis.methods.base import Adaptation, Sent
+from fedbasis.serving.evaluation import Plan, evaluate, summarize
+from fedbasis.serving.personalize import label
+from fedbasis.tensors.params import State
+from fedbasis.tensors.seeding import torch_generator
+from fedbasis.training.rounds import train
+from fedbasis.training.runs import Run
 from pflbed.files import write_json
 
 EVERY = 5

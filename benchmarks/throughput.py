@@ -12,14 +12,14 @@ from pathlib import Path
 
 import torch
 
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Task
-from fedbasis.engines.federation import Federation
 from fedbasis.engines.pool import Pool
-from fedbasis.models import Network
-from fedbasis.rounds import train
-from fedbasis.runs import Run
-from fedbasis.train import Preprocessing, Recipe
+from fedbasis.engines.simulation import Federation
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Task
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Preprocessing, Recipe
+from fedbasis.training.rounds import train
+from fedbasis.training.runs import Run
 from measure import Turns, options, play, ratio, table
 from plain import Variant, channels_last, fedavg_round, floats, prepared, random_images, shared_out
 

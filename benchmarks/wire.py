@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import pflbed
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Method
-from fedbasis.config import parse
 from fedbasis.experiment import execute, prepare
+from fedbasis.experiment.config import parse
 from fedbasis.flower.deployment import Deployment
-from fedbasis.flower.parcel import block_of, restored
+from fedbasis.flower.example import nodes_of
+from fedbasis.flower.payload import block_of, restored
 from fedbasis.flower.project import LOOPBACK, Project, create, toml
-from fedbasis.flower.tryout import nodes_of
-from fedbasis.pack import unpacked
-from fedbasis.params import State
-from fedbasis.runs import read_lines
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Method
+from fedbasis.tensors.packed import unpacked
+from fedbasis.tensors.params import State
+from fedbasis.training.runs import read_lines
 from pflbed.dataset import find
 
 ROUNDS = 3

@@ -8,8 +8,8 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
-from fedbasis.models import Network
-from fedbasis.train import Examples, Preprocessing, Recipe
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Examples, Preprocessing, Recipe
 
 torch.set_num_threads(1)
 settings.register_profile("steady", deadline=None, derandomize=True)  # no test is timed, and none depends on luck

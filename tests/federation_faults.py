@@ -14,8 +14,8 @@ from flwr.app.message.arraychunk import ArrayChunk
 from fedbasis.flower import client as ours
 from fedbasis.flower.expected import read_block
 from fedbasis.flower.node import Node
-from fedbasis.flower.parcel import Parcel, block_of
-from fedbasis.flower.parcel import loaded as orderly
+from fedbasis.flower.payload import Parcel, block_of
+from fedbasis.flower.payload import loaded as orderly
 from fedbasis.flower.server import server_app
 from fedbasis.flower.settings import Plan
 

@@ -11,13 +11,14 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from fedbasis import artifact
-from fedbasis.artifact import CARD, TENSORS, Card
-from fedbasis.basis import BasisSet
-from fedbasis.models import Network
-from fedbasis.new_client import method_of
-from fedbasis.params import State
-from fedbasis.train import Preprocessing
+from fedbasis.methods.fedbasis.bases import BasisSet
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Preprocessing
+from fedbasis.serving import artifact
+from fedbasis.serving.artifact import CARD, TENSORS, Card
+from fedbasis.serving.new_client import method_of
+from fedbasis.tensors.files import load_weights
+from fedbasis.tensors.params import State
 from pflbed.errors import InputError
 from pflbed.files import sha256_of
 
@@ -192,9 +193,9 @@ def no_space_in_rust(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     ("place", "failing"),
     [
-        ("fedbasis.artifact.save_file", no_space_in_rust),
+        ("fedbasis.serving.artifact.save_file", no_space_in_rust),
         ("os.fsync", no_space),
-        ("fedbasis.artifact.write_json", no_space),
+        ("fedbasis.serving.artifact.write_json", no_space),
     ],
 )
 def test_a_full_disk_leaves_what_was_there_and_nothing_else(
@@ -230,18 +231,18 @@ def test_pretrained_weights_must_fit(tmp_path: Path, tiny: Network) -> None:
     assert classifier
     others = {name: tensor for name, tensor in tensors.items() if name not in classifier}
     save_file(others | {name: torch.ones(1000, 64) for name in classifier}, tmp_path / "imagenet.safetensors")
-    loaded = artifact.load_weights(tmp_path / "imagenet.safetensors", shapes)
+    loaded = load_weights(tmp_path / "imagenet.safetensors", shapes)
     assert loaded.keys() == others.keys()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in others.items())
     first = min(others)
     save_file({name: tensor for name, tensor in others.items() if name != first}, tmp_path / "other.safetensors")
     with pytest.raises(InputError, match=f"must fit the network.*'{first}' is missing"):
-        artifact.load_weights(tmp_path / "other.safetensors", shapes)
+        load_weights(tmp_path / "other.safetensors", shapes)
     with pytest.raises(InputError, match="must exist"):
-        artifact.load_weights(tmp_path / "none.safetensors", shapes)
+        load_weights(tmp_path / "none.safetensors", shapes)
     (tmp_path / "text.safetensors").write_text("hello")
     with pytest.raises(InputError, match="whole safetensors"):
-        artifact.load_weights(tmp_path / "text.safetensors", shapes)
+        load_weights(tmp_path / "text.safetensors", shapes)
     save_file(others | {first: torch.full_like(others[first], torch.nan)}, tmp_path / "nan.safetensors")
     with pytest.raises(InputError, match="not finite"):
-        artifact.load_weights(tmp_path / "nan.safetensors", shapes)
+        load_weights(tmp_path / "nan.safetensors", shapes)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from conftest import shapes_examples
-from fedbasis import coefficients
-from fedbasis.basis import BasisSet, FactoredRates, rebuild
-from fedbasis.basis_aggregation import BasisMean, Upload
-from fedbasis.basis_learning import (
+from fedbasis.methods.fedbasis import coefficients
+from fedbasis.methods.fedbasis.aggregation import BasisMean, Upload
+from fedbasis.methods.fedbasis.bases import BasisSet, FactoredRates, rebuild
+from fedbasis.methods.fedbasis.learning import (
     CoefficientSettings,
     Statistics,
     Work,
@@ -22,12 +22,12 @@ from fedbasis.basis_learning import (
     train_bases,
     train_factored,
 )
-from fedbasis.blocks import Layout, layout_of
-from fedbasis.flat import FlatModel
-from fedbasis.models import Network
-from fedbasis.params import Tensors
-from fedbasis.seeding import torch_generator
-from fedbasis.train import Examples, FlatAdam, Preprocessing, Recipe, batches
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Examples, FlatAdam, Preprocessing, Recipe, batches
+from fedbasis.tensors.blocks import Layout, layout_of
+from fedbasis.tensors.flat import FlatModel
+from fedbasis.tensors.params import Tensors
+from fedbasis.tensors.seeding import torch_generator
 
 STEPS = 50
 
@@ -319,7 +319,7 @@ def test_adam_on_psi_is_torchs_own_bit_for_bit() -> None:
 
 def test_a_client_of_fedbasis_does_not_load_torchs_compiler() -> None:
     code = (
-        "import sys, torch; from fedbasis.train import FlatAdam; p = torch.zeros(3); p.grad = torch.ones(3); "
+        "import sys, torch; from fedbasis.networks.train import FlatAdam; p = torch.zeros(3); p.grad = torch.ones(3); "
         "FlatAdam(p, 0.1).step(); sys.exit('torch._dynamo' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Task
-from fedbasis.engines.serial import Serial
-from fedbasis.models import Network
-from fedbasis.train import Preprocessing, Recipe
+from fedbasis.engines.in_process import Serial
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Task
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Preprocessing, Recipe
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

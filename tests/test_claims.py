@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from fedbasis.evaluation import Row
-from fedbasis.experiments import STUDIES, paper
-from fedbasis.experiments.base import Found, Setup, Want
-from fedbasis.experiments.grids import PAPER
-from fedbasis.experiments.outcome import Outcome
-from fedbasis.experiments.scales import SCALES
 from fedbasis.report.tables import Grid
-from fedbasis.runs import Run
+from fedbasis.serving.evaluation import Row
+from fedbasis.studies import STUDIES, paper
+from fedbasis.studies.base import Found, Setup, Want
+from fedbasis.studies.grids import PAPER
+from fedbasis.studies.outcome import Outcome
+from fedbasis.studies.scales import SCALES
+from fedbasis.training.runs import Run
 
 SETUP = Setup(SCALES["paper"], seeds=(0, 1, 2), strict=False)
 Scores = Mapping[tuple[str, str], tuple[float, ...]]  # way and size -> Last, Best, global, in percent

@@ -19,9 +19,10 @@ from safetensors.torch import load_file, save_file
 
 import pflbed
 from conftest import CLASSES, write_images
-from fedbasis import __version__, artifact, cli
-from fedbasis.algorithms import METHODS
-from fedbasis.runs import read_lines
+from fedbasis import __version__, cli
+from fedbasis.methods import METHODS
+from fedbasis.serving import artifact
+from fedbasis.training.runs import read_lines
 from test_artifact import DAMAGES, edit, no_space, no_space_in_rust
 
 CONFIG = """
@@ -489,8 +490,8 @@ def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(
 @pytest.mark.parametrize(
     ("place", "failing"),
     [
-        ("fedbasis.artifact.save_file", no_space_in_rust),
-        ("fedbasis.artifact.write_json", no_space),
+        ("fedbasis.serving.artifact.save_file", no_space_in_rust),
+        ("fedbasis.serving.artifact.write_json", no_space),
         ("os.fsync", no_space),
         ("tempfile.mkdtemp", no_space),
     ],

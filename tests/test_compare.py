@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from fedbasis.report.compare import compare
-from fedbasis.runs import Run
+from fedbasis.training.runs import Run
 from pflbed import InputError
 from test_cli import Ended, fedbasis, refused
 from test_report import FEDAVG, FEDBASIS, make_run

@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 from pydantic.fields import FieldInfo
 
-from fedbasis.algorithms import METHODS
-from fedbasis.config import parse, read
+from fedbasis.experiment.config import parse, read
+from fedbasis.methods import METHODS
 from pflbed.errors import InputError
 
 EXPERIMENTS = sorted((Path(__file__).parent.parent / "experiments").glob("*.toml"))

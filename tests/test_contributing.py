@@ -8,9 +8,9 @@ from types import ModuleType
 import pytest
 
 import test_methods
-from fedbasis.algorithms import METHODS
-from fedbasis.display import methods_markdown
-from fedbasis.train import Recipe
+from fedbasis.cli.display import methods_markdown
+from fedbasis.methods import METHODS
+from fedbasis.networks.train import Recipe
 from test_methods import SENT, VARIANTS, clients, make, run_rounds, same
 
 ROOT = Path(__file__).parents[1]

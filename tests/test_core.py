@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from conftest import shapes_examples
-from fedbasis import coefficients
-from fedbasis.blocks import layout_of
-from fedbasis.clustering import cluster_directions, cluster_models
-from fedbasis.flat import FlatModel
-from fedbasis.models import Network, classifier_of
-from fedbasis.params import StreamingMean, nbytes, require_finite, require_same
-from fedbasis.seeding import seed_for, torch_generator
-from fedbasis.train import Examples, Preprocessing, Recipe, augmented, backward_passes, batches, local_sgd
+from fedbasis.methods.fedbasis import coefficients
+from fedbasis.methods.fedbasis.warm_start import cluster_directions, cluster_models
+from fedbasis.networks.models import Network, classifier_of
+from fedbasis.networks.train import Examples, Preprocessing, Recipe, augmented, backward_passes, batches, local_sgd
+from fedbasis.tensors.blocks import layout_of
+from fedbasis.tensors.flat import FlatModel
+from fedbasis.tensors.params import StreamingMean, nbytes, require_finite, require_same
+from fedbasis.tensors.seeding import seed_for, torch_generator
 from pflbed.errors import InputError
 
 

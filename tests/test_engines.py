@@ -16,20 +16,20 @@ import pytest
 import torch
 
 from conftest import shapes_examples
-from fedbasis.algorithms.base import Adaptation, Context, Method, Sent
-from fedbasis.classifier import apply_head, passed
 from fedbasis.engines import choice
 from fedbasis.engines.base import Desk, Result
 from fedbasis.engines.choice import Machine, devices_of, workers_for
-from fedbasis.engines.federation import Federation
+from fedbasis.engines.in_process import Here, Serial
 from fedbasis.engines.pool import TRIES, Pool, WorkerError
-from fedbasis.engines.serial import Here, Serial
-from fedbasis.evaluation import Looks, Plan, evaluate
+from fedbasis.engines.simulation import Federation
 from fedbasis.experiment import prepare
-from fedbasis.pack import mapped
-from fedbasis.params import State, Tensors
-from fedbasis.personalize import personalize
-from fedbasis.train import Examples, Recipe, examples_of, predict
+from fedbasis.methods.base import Adaptation, Context, Method, Sent
+from fedbasis.networks.classifier import apply_head, passed
+from fedbasis.networks.train import Examples, Recipe, examples_of, predict
+from fedbasis.serving.evaluation import Looks, Plan, evaluate
+from fedbasis.serving.personalize import personalize
+from fedbasis.tensors.packed import mapped
+from fedbasis.tensors.params import State, Tensors
 from pflbed import Client
 from pflbed.errors import InputError
 from test_methods import ROUNDS, VARIANTS, clients, make, same, trained
@@ -172,11 +172,11 @@ class TestPool:
         code = """
             import os, signal, sys, threading, time
             sys.path[:0] = {path!r}
-            from fedbasis.algorithms import METHODS
-            from fedbasis.algorithms.base import Task
+            from fedbasis.methods import METHODS
+            from fedbasis.methods.base import Task
             from fedbasis.engines.pool import Pool
-            from fedbasis.models import Network
-            from fedbasis.train import Preprocessing, Recipe
+            from fedbasis.networks.models import Network
+            from fedbasis.networks.train import Preprocessing, Recipe
             from test_engines import slow, worker
             task = Task(Network("cnn-small", 3, 12), Recipe(Preprocessing(12)), 2)
             pool = Pool(METHODS["fedavg"](METHODS["fedavg"].Config(), task), ["cpu"] * 2)

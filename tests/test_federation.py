@@ -19,20 +19,20 @@ pytest.importorskip("flwr")
 
 import pflbed
 from conftest import write_images
-from fedbasis import artifact
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Adaptation
-from fedbasis.engines.serial import Serial
+from fedbasis.engines.in_process import Serial
 from fedbasis.flower.deployment import Deployment
 from fedbasis.flower.keys import make_node_key
 from fedbasis.flower.project import Entry, create, toml
+from fedbasis.flower.reaper import marked
 from fedbasis.flower.settings import Plan
-from fedbasis.flower.warden import marked
-from fedbasis.new_client import serve_folder
-from fedbasis.params import State
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Adaptation
 from fedbasis.report import write_report
-from fedbasis.rounds import sampled
-from fedbasis.runs import Run, read_lines
+from fedbasis.serving import artifact
+from fedbasis.serving.new_client import serve_folder
+from fedbasis.tensors.params import State
+from fedbasis.training.rounds import sampled
+from fedbasis.training.runs import Run, read_lines
 from pflbed.dataset import find
 from test_methods import VARIANTS, same
 

@@ -32,23 +32,23 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from typer.testing import CliRunner
 
 from conftest import write_images
-from fedbasis.algorithms.base import Sent
+from fedbasis.cli.federation import federation as commands
 from fedbasis.engines.base import Lost
-from fedbasis.engines.serial import Serial
-from fedbasis.federation_cli import federation as commands
-from fedbasis.flower import warden
+from fedbasis.engines.in_process import Serial
+from fedbasis.flower import reaper
 from fedbasis.flower.client import answer, update
 from fedbasis.flower.engine import Used
 from fedbasis.flower.expected import Expected, read_block, rehearsed
-from fedbasis.flower.guard import limited
+from fedbasis.flower.message_limit import limited
 from fedbasis.flower.node import Node
-from fedbasis.flower.parcel import Parcel, block_of, joined, loaded, parted, restored, unloaded
+from fedbasis.flower.payload import Parcel, block_of, joined, loaded, parted, restored, unloaded
 from fedbasis.flower.project import Project, create, toml
 from fedbasis.flower.settings import Federation, read_federation
-from fedbasis.params import State
-from fedbasis.rounds import _Stream
-from fedbasis.runs import Run
-from fedbasis.train import Recipe
+from fedbasis.methods.base import Sent
+from fedbasis.networks.train import Recipe
+from fedbasis.tensors.params import State
+from fedbasis.training.rounds import _Stream
+from fedbasis.training.runs import Run
 from pflbed.errors import InputError
 from test_methods import FIRST, clients, make, same
 
@@ -352,13 +352,13 @@ def test_a_round_tells_who_is_lost_and_why() -> None:
         list(_Stream(iter(updates[1:3]), 2, 1, None))
 
 
-def test_the_warden_ends_everything_when_its_parent_is_killed(tmp_path: Path) -> None:
+def test_the_reaper_ends_everything_when_its_parent_is_killed(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     code = (
         "import subprocess, sys, time\n"
-        f"warden = subprocess.Popen([sys.executable, '-m', {warden.__name__!r}, {mark!r}], stdin=-1)\n"
+        f"reaper = subprocess.Popen([sys.executable, '-m', {reaper.__name__!r}, {mark!r}], stdin=-1)\n"
         "deaf = 'import signal as s, time; s.signal(s.SIGTERM, s.SIG_IGN); print(1, flush=True); time.sleep(60)'\n"
-        f"child = subprocess.Popen([sys.executable, '-c', deaf], env={{'{warden.MARK}': {mark!r}}}, stdout=-1)\n"
+        f"child = subprocess.Popen([sys.executable, '-c', deaf], env={{'{reaper.MARK}': {mark!r}}}, stdout=-1)\n"
         "child.stdout.read(1)\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(60)\n"
@@ -367,11 +367,11 @@ def test_the_warden_ends_everything_when_its_parent_is_killed(tmp_path: Path) ->
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
-    assert warden.marked(mark) == {child}
+    assert reaper.marked(mark) == {child}
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
     ends = time.monotonic() + 15
-    while warden.marked(mark) and time.monotonic() < ends:
+    while reaper.marked(mark) and time.monotonic() < ends:
         time.sleep(0.05)
-    assert not warden.marked(mark)
+    assert not reaper.marked(mark)

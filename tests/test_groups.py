@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from fedbasis.report import find_runs
-from fedbasis.report.beds import beds
-from fedbasis.report.data import read_runs
 from fedbasis.report.figures import COLORS
 from fedbasis.report.groups import Group, apart, grouped
 from fedbasis.report.headline import caveats, headline
 from fedbasis.report.names import suffixes
+from fedbasis.report.runs import read_runs
 from fedbasis.report.svg import Sheet, style
 from fedbasis.report.tables import NOTHING, by_client, results, training_cost
+from fedbasis.report.testbeds import beds
 from fedbasis.report.training import TOGETHER, training
-from fedbasis.runs import Run
+from fedbasis.training.runs import Run
 from pflbed import InputError
 from test_report import Reader, make_run, page, texts
 

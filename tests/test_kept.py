@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedbasis import pack
-from fedbasis.kept import Kept
-from fedbasis.params import State
+from fedbasis.engines.client_state import Kept
+from fedbasis.tensors import packed as pack
+from fedbasis.tensors.params import State
 from pflbed.errors import InputError
 from test_methods import same
 

@@ -17,15 +17,15 @@ import torch
 
 import cases
 from conftest import shapes_examples
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Adaptation, Context, Method, Sent, Task
-from fedbasis.artifact import read_tensors, write_tensors
-from fedbasis.engines.serial import Serial
-from fedbasis.models import Network
-from fedbasis.params import State, nbytes
-from fedbasis.personalize import all_ways, personalize
-from fedbasis.rounds import _Stream
-from fedbasis.train import Examples, Recipe
+from fedbasis.engines.in_process import Serial
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Adaptation, Context, Method, Sent, Task
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Examples, Recipe
+from fedbasis.serving.personalize import all_ways, personalize
+from fedbasis.tensors.files import read_tensors, write_tensors
+from fedbasis.tensors.params import State, nbytes
+from fedbasis.training.rounds import _Stream
 from pflbed.errors import InputError
 
 ROUNDS = 4

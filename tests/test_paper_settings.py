@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from fedbasis.experiments import STUDIES
-from fedbasis.experiments.base import Setup, Want
-from fedbasis.experiments.scales import SCALES
+from fedbasis.studies import STUDIES
+from fedbasis.studies.base import Setup, Want
+from fedbasis.studies.scales import SCALES
 
 PAPER = Setup(SCALES["paper"], seeds=(0, 1, 2), strict=False)
 LOCAL = {"rate": 0.01, "momentum": 0.9, "decay": 1e-4, "epochs": 5}

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from conftest import shapes_examples
-from fedbasis.algorithms.base import Adaptation
-from fedbasis.engines.federation import Update
-from fedbasis.engines.parcels import Shelf, Slot, loaded, plain, restored, unloaded
-from fedbasis.evaluation import Serving
-from fedbasis.train import Examples, examples_of
+from fedbasis.engines.ray.transfer import Shelf, Slot, loaded, plain, restored, unloaded
+from fedbasis.engines.simulation import Update
+from fedbasis.methods.base import Adaptation
+from fedbasis.networks.train import Examples, examples_of
+from fedbasis.serving.evaluation import Serving
 from pflbed import Client, Images
 
 

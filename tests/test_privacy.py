@@ -11,18 +11,18 @@ import torch
 from dp_accounting import pld, rdp
 from scipy.stats import kstest, norm
 
-from fedbasis.accounting import default_delta, epsilon
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Method, Sent
-from fedbasis.config import parse
-from fedbasis.engines.serial import Serial
-from fedbasis.params import State
-from fedbasis.privacy import Mechanism, urandom_normal
-from fedbasis.protection import Privacy
-from fedbasis.rounds import train
-from fedbasis.runs import Run, read_lines
-from fedbasis.screening import differences
-from fedbasis.train import Recipe
+from fedbasis.engines.in_process import Serial
+from fedbasis.experiment.config import parse
+from fedbasis.experiment.protection import Privacy
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Method, Sent
+from fedbasis.networks.train import Recipe
+from fedbasis.tensors.params import State
+from fedbasis.training.accounting import default_delta, epsilon
+from fedbasis.training.clipping import differences
+from fedbasis.training.privacy import Mechanism, urandom_normal
+from fedbasis.training.rounds import train
+from fedbasis.training.runs import Run, read_lines
 from pflbed.errors import InputError
 from test_methods import FIRST, VARIANTS, clients, finite, make, run_rounds, same
 

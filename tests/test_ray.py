@@ -17,23 +17,23 @@ from typing import Any, cast
 
 import pytest
 
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Adaptation, Method
-from fedbasis.config import Experiment, parse
-from fedbasis.engines import ray_connection
 from fedbasis.engines.base import Desk, Job, Result, Workers
-from fedbasis.engines.federation import Federation
-from fedbasis.engines.parcels import Shelf
+from fedbasis.engines.in_process import Here
 from fedbasis.engines.pool import WorkerError
 from fedbasis.engines.ray import Cluster, Worker
-from fedbasis.engines.ray_connection import Connection, Crew, crew_of, library
-from fedbasis.engines.serial import Here
-from fedbasis.evaluation import Plan, evaluate
+from fedbasis.engines.ray import connection as ray_connection
+from fedbasis.engines.ray.connection import Connection, Crew, crew_of, library
+from fedbasis.engines.ray.transfer import Shelf
+from fedbasis.engines.simulation import Federation
 from fedbasis.experiment import Observer, Prepared, execute, prepare
-from fedbasis.pack import packed
-from fedbasis.params import State
-from fedbasis.runs import Run, read_lines
-from fedbasis.train import Recipe
+from fedbasis.experiment.config import Experiment, parse
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Adaptation, Method
+from fedbasis.networks.train import Recipe
+from fedbasis.serving.evaluation import Plan, evaluate
+from fedbasis.tensors.packed import packed
+from fedbasis.tensors.params import State
+from fedbasis.training.runs import Run, read_lines
 from pflbed import InputError
 from test_methods import VARIANTS, clients, make, same
 

@@ -11,11 +11,11 @@ import pytest
 
 import pflbed
 from fedbasis.report import write_report
-from fedbasis.report.data import read_runs
 from fedbasis.report.groups import Group, grouped
 from fedbasis.report.headline import caveats, headline
+from fedbasis.report.runs import read_runs
 from fedbasis.report.tables import results
-from fedbasis.runs import Run
+from fedbasis.training.runs import Run
 from pflbed import InputError, Spec, Table
 
 HOSTILE = "<script>alert('$x\\frac$')</script>&\"\x01"

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from fedbasis.report import write_files, write_report
+from fedbasis.report.chapter import Figure, Section
 from fedbasis.report.figures import Line, curves
-from fedbasis.report.section import Figure, Section
 from fedbasis.report.svg import INK, NAMESPACE, Sheet, drawn, style
 from fedbasis.report.tables import NOTHING, Cell, Grid
 from pflbed import InputError

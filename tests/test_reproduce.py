@@ -15,16 +15,16 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedbasis import jobs as jobs_module
 from fedbasis.cli import app
 from fedbasis.experiment import Observer, Prepared
-from fedbasis.experiments import STUDIES, studies
-from fedbasis.experiments.base import Setup
-from fedbasis.experiments.plan import passes, plan
-from fedbasis.experiments.scales import SCALES
-from fedbasis.jobs import Job, carry_out
-from fedbasis.reproduce import carry_out_plan, workers_of_one, write_all
-from fedbasis.runs import Run, read_lines
+from fedbasis.experiment import jobs as jobs_module
+from fedbasis.experiment.jobs import Job, carry_out
+from fedbasis.studies import STUDIES, studies
+from fedbasis.studies.base import Setup
+from fedbasis.studies.plan import passes, plan
+from fedbasis.studies.run import carry_out_plan, workers_of_one, write_all
+from fedbasis.studies.scales import SCALES
+from fedbasis.training.runs import Run, read_lines
 from pflbed.errors import InputError
 from pflbed.workers import cores
 

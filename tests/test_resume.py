@@ -24,19 +24,26 @@ from typing import Any
 
 import pytest
 
-import fedbasis.artifact
 import fedbasis.experiment
-import fedbasis.rounds
+import fedbasis.serving.artifact
+import fedbasis.training.rounds
 from fedbasis import cli
-from fedbasis.config import read
 from fedbasis.experiment import Observer
-from fedbasis.jobs import execute_all
-from fedbasis.runs import Run, read_lines
+from fedbasis.experiment.config import read
+from fedbasis.experiment.jobs import execute_all
+from fedbasis.training.runs import Run, read_lines
 from pflbed.errors import InputError
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
-    ["fedbasis.cli", "fedbasis.display", "fedbasis.experiment", "sklearn.cluster", "pyarrow.parquet", "torch._dynamo"]
+    [
+        "fedbasis.cli",
+        "fedbasis.cli.display",
+        "fedbasis.experiment",
+        "sklearn.cluster",
+        "pyarrow.parquet",
+        "torch._dynamo",
+    ]
 )
 CHANGES = frozenset({"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "tempfile.mkstemp", "shutil.rmtree"})
 WRITING = os.O_WRONLY | os.O_RDWR
@@ -91,7 +98,7 @@ def kill_at(event: str, name: str, number: int, folder: str) -> None:
 
 def kill_in_tensors(number: int, folder: str) -> None:
     """Die when half the bytes of the so-many-th safetensors file are written."""
-    seen, save = iter(range(1, number)), vars(fedbasis.artifact)["save_file"]
+    seen, save = iter(range(1, number)), vars(fedbasis.serving.artifact)["save_file"]
 
     def half(tensors: dict[str, Any], path: Path, metadata: dict[str, str]) -> None:
         save(tensors, path, metadata)
@@ -99,7 +106,7 @@ def kill_in_tensors(number: int, folder: str) -> None:
             os.truncate(path, path.stat().st_size // 2)
             die()
 
-    vars(fedbasis.artifact)["save_file"] = half
+    vars(fedbasis.serving.artifact)["save_file"] = half
 
 
 def kill_in_line(module: str, number: int, folder: str) -> None:
@@ -276,7 +283,7 @@ def test_killed_while_it_replaces_its_bases_a_run_has_them_whole_or_not_at_all(
         assert trial.train(moment) == -signal.SIGKILL, trial.errors
         assert trial.run.bases.exists() == there
         if there:
-            fedbasis.artifact.load(trial.run.bases, "bases")
+            fedbasis.serving.artifact.load(trial.run.bases, "bases")
             assert (trial.run.bases / "card.json").read_bytes() == published
     assert trial.train() == 0, trial.errors
     assert trial.outcome() == uninterrupted("fedbasis")
@@ -393,7 +400,8 @@ def limit_files(room: int, folder: str) -> None:
 DEMO = """
 import sys
 from pathlib import Path
-from fedbasis import cli, config, demo
+from fedbasis import cli
+from fedbasis.experiment import config, demo
 plans = [config.read(Path(path)) for path in sys.argv[2:]]
 demo.experiments = lambda seed, fast: plans
 sys.argv = ["fedbasis", "demo", "--out", sys.argv[1] + "/runs", "--report", sys.argv[1] + "/report.html"]

@@ -10,15 +10,15 @@ import pytest
 import torch
 from scipy.stats import trim_mean
 
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Method, Sent
-from fedbasis.averaging import Averaging, OrderedMean, middle
-from fedbasis.basis import BasisSet
-from fedbasis.basis_robust import OrderedBases
-from fedbasis.config import parse
-from fedbasis.params import State
-from fedbasis.screening import clipped, clipped_stream, differences
-from fedbasis.train import Recipe
+from fedbasis.experiment.config import parse
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Method, Sent
+from fedbasis.methods.fedbasis.bases import BasisSet
+from fedbasis.methods.fedbasis.robust import OrderedBases
+from fedbasis.networks.train import Recipe
+from fedbasis.tensors.averaging import Averaging, OrderedMean, middle
+from fedbasis.tensors.params import State
+from fedbasis.training.clipping import clipped, clipped_stream, differences
 from pflbed.errors import InputError
 from test_methods import FIRST, HOLDS, VARIANTS, clients, clone, finite, make, run_rounds, same
 
@@ -110,7 +110,7 @@ class TestMeans:
         whole = averaged()
         assert whole["w"].shape == (3, 11)
         assert whole["none"].shape == (0,)
-        monkeypatch.setattr("fedbasis.averaging.NUMBERS", 20)
+        monkeypatch.setattr("fedbasis.tensors.averaging.NUMBERS", 20)
         assert torch.equal(averaged()["w"], whole["w"])
 
     def test_nothing_and_misfits_are_refused(self) -> None:

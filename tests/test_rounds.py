@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from conftest import shapes_examples
-from fedbasis.algorithms.base import Adaptation, Context
-from fedbasis.config import Experiment, parse
-from fedbasis.evaluation import chosen_rates, summarize
 from fedbasis.experiment import Prepared, execute, prepare
-from fedbasis.personalize import personalize
-from fedbasis.rounds import sampled
-from fedbasis.runs import read_lines
-from fedbasis.train import Examples, Recipe
+from fedbasis.experiment.config import Experiment, parse
+from fedbasis.methods.base import Adaptation, Context
+from fedbasis.networks.train import Examples, Recipe
+from fedbasis.serving.evaluation import chosen_rates, summarize
+from fedbasis.serving.personalize import personalize
+from fedbasis.training.rounds import sampled
+from fedbasis.training.runs import read_lines
 from pflbed import Client, InputError
 from test_methods import make, trained
 
@@ -53,7 +53,7 @@ class TestSampling:
 def test_a_client_that_sends_nan_is_refused_by_name_and_the_round_goes_on(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedbasis.algorithms.fedavg import FedAvg
+    from fedbasis.methods.fedavg import FedAvg
 
     honest = FedAvg.client_update
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import pflbed
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Context
-from fedbasis.config import parse
 from fedbasis.experiment import Prepared, execute, prepare
-from fedbasis.lending import lend
-from fedbasis.runs import read_lines
-from fedbasis.train import examples_of, predict
+from fedbasis.experiment.config import parse
+from fedbasis.experiment.reuse import lend
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Context
+from fedbasis.networks.train import examples_of, predict
+from fedbasis.training.runs import read_lines
 from pflbed import Client, weighted_accuracy
 from pflbed.errors import InputError
 

@@ -1,42 +1,27 @@
-"""Imports go downwards only, so that the next person knows where everything lives."""
+"""Imports go down the list of packages only, and one public name means one thing: so the next person finds things."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src"
-LEVELS = [
-    {"params", "seeding", "method_config", "accounting", "sections", "__init__"},
-    {"blocks", "coefficients", "hypernetwork"},
-    {"flat", "pack"},
-    {"averaging"},
-    {"basis", "models", "train", "clustering", "kept", "processes"},
-    {"artifact", "basis_learning", "basis_aggregation", "classifier"},
-    {"basis_config", "basis_robust", "gp_tree"},
-    {"basis_round", "task"},
-    {"algorithms"},
-    {"personalize", "engines", "screening"},
-    {"evaluation", "runs", "privacy"},
-    {"protection"},
-    {"config", "rounds", "new_client"},
-    {"experiment"},
-    {"lending", "demo", "display", "report", "tracking"},
-    {"jobs", "experiments", "inspection", "flower"},
-    {"reproduce"},
-    {"reproduce_cli", "serving_cli", "federation_cli"},
-    {"cli"},
-    {"__main__"},
-]
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
+ORDER = (
+    "tensors < networks < methods < engines < training, serving < edge < experiment < report, flower < studies < cli"
+)
+"""Packages with a comma between them do not import each other."""
 
 
 def imported(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
-            names = (
-                [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "fedbasis" else [node.module]
-            )
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         else:
@@ -46,30 +31,24 @@ def imported(path: Path) -> set[str]:
 
 
 def test_fedbasis_imports_downwards_only() -> None:
-    level = {name: depth for depth, names in enumerate(LEVELS) for name in names}
-    for path in (SOURCE / "fedbasis").rglob("*.py"):
-        name = path.relative_to(SOURCE / "fedbasis").parts[0].removesuffix(".py")
-        assert name in level, f"{name} has no place in the order of modules"
-        for other in imported(path) - {name, "__version__"}:
-            assert level[other] < level[name], f"{path.name} imports {other}, which is not below it"
+    level = {name: depth for depth, names in enumerate(ORDER.split(" < ")) for name in names.split(", ")}
+    rooms = {path.name for path in (SOURCE / "fedbasis").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert rooms <= set(level), f"{rooms - set(level)} has no place in the order of packages"
+    for room in rooms:
+        for path in (SOURCE / "fedbasis" / room).rglob("*.py"):
+            for other in imported(path) & rooms - {room}:
+                assert level[other] < level[room], f"{path} imports {other}, which is not below it"
 
 
-def test_an_algorithm_imports_its_base_and_at_most_one_sibling() -> None:
-    for path in (SOURCE / "fedbasis" / "algorithms").glob("*.py"):
-        if path.stem in ("__init__", "base"):
-            continue
-        modules = {
-            node.module for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fedbasis.algorithms.")
-        }  # fmt: skip
-        assert len(modules - {"fedbasis.algorithms.base"}) <= 1
+def test_contributing_prints_this_order() -> None:
+    assert ORDER in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 def test_pflbed_knows_neither_torch_nor_fedbasis() -> None:
     for path in (SOURCE / "pflbed").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        assert "import torch" not in text
-        assert "fedbasis" not in {n.split(".")[0] for n in imported(path)}
+        assert not re.search(r"^\s*(import|from) torch\b", text, re.MULTILINE), path
+        assert not re.search(r"^\s*(import|from) fedbasis\b", text, re.MULTILINE), path
     code = "import pflbed, sys; sys.exit('torch' in sys.modules or 'fedbasis' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -87,3 +66,21 @@ def test_nothing_is_unpickled_and_nothing_uses_a_global_generator() -> None:
         assert "import pickle" not in text
         assert "torch.load(" not in text
         assert "np.random.seed" not in text
+
+
+@pytest.mark.parametrize("package", ["fedbasis", "pflbed"])
+def test_a_public_name_means_one_thing(package: str) -> None:
+    """Classes, and aliases of types written like classes, across the whole distribution."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in (SOURCE / package).rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                names = [node.name]
+            elif isinstance(node, ast.Assign):
+                names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            else:
+                continue
+            for name in names:
+                if re.match(r"[A-Z][A-Za-z0-9]*[a-z]", name):
+                    places[name].append(str(path.relative_to(SOURCE)))
+    assert not {name: where for name, where in places.items() if len(where) > 1}

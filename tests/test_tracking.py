@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fedbasis.config import parse
 from fedbasis.experiment import Observer, execute, prepare
-from fedbasis.runs import read_lines
-from fedbasis.tracking import FOLDER, Tracked, scalars
+from fedbasis.experiment.config import parse
+from fedbasis.experiment.tensorboard import FOLDER, Tracked, scalars
+from fedbasis.training.runs import read_lines
 from pflbed.errors import InputError
 
 

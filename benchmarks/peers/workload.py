@@ -12,14 +12,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Task
 from fedbasis.engines.choice import Machine, workers_for
-from fedbasis.engines.federation import Federation
-from fedbasis.models import Network
-from fedbasis.rounds import train
-from fedbasis.runs import Run
-from fedbasis.train import Preprocessing, Recipe
+from fedbasis.engines.simulation import Federation
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Task
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Preprocessing, Recipe
+from fedbasis.training.rounds import train
+from fedbasis.training.runs import Run
 from measure import Turns
 from pflbed import Images
 from plain import Variant, fedavg_round, floats, prepared, random_images, shared_out

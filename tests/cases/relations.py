@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedbasis.algorithms.base import Task
+from fedbasis.methods.base import Task
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "fed-mtl": ("fed-mtl", {}),

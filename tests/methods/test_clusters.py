@@ -15,18 +15,18 @@ from sklearn.decomposition import PCA
 from torch import nn
 
 from conftest import shapes_examples
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import CLOCK, MODEL, Adaptation, Context, Sent, Task
-from fedbasis.algorithms.fedem import FedEM, responsibilities
-from fedbasis.algorithms.ifca import IFCA
-from fedbasis.algorithms.kmeans_k import KMeansK
-from fedbasis.algorithms.pca_k import PCAK, project
-from fedbasis.artifact import read_tensors, write_tensors
-from fedbasis.models import Network
-from fedbasis.params import State, Tensors
-from fedbasis.personalize import personalize
-from fedbasis.seeding import seed_for, torch_generator
-from fedbasis.train import Examples, Recipe, batches, predict
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import CLOCK, MODEL, Adaptation, Context, Sent, Task
+from fedbasis.methods.fedem import FedEM, responsibilities
+from fedbasis.methods.ifca import IFCA
+from fedbasis.methods.kmeans_k import KMeansK
+from fedbasis.methods.pca_k import PCAK, project
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Examples, Recipe, batches, predict
+from fedbasis.serving.personalize import personalize
+from fedbasis.tensors.files import read_tensors, write_tensors
+from fedbasis.tensors.params import State, Tensors
+from fedbasis.tensors.seeding import seed_for, torch_generator
 from pflbed.errors import InputError
 from test_methods import ROUNDS, clients, run_rounds, same
 

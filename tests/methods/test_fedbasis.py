@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from conftest import shapes_examples
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Adaptation, Context, MethodConfig
-from fedbasis.models import Network
-from fedbasis.personalize import personalize
-from fedbasis.train import Recipe
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Adaptation, Context, MethodConfig
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Recipe
+from fedbasis.serving.personalize import personalize
 from pflbed.errors import InputError
 from test_methods import clients, make, run_rounds, same
 
@@ -82,7 +82,7 @@ class TestLimits:
                 torch.testing.assert_close(results[1][group][name], tensor, rtol=1e-3, atol=1e-4)
 
     def test_upload_is_one_model_and_a_few_numbers(self, recipe: Recipe) -> None:
-        from fedbasis.params import nbytes
+        from fedbasis.tensors.params import nbytes
 
         basis = METHODS["fedbasis"](fedbasis_config(bases=4, init="random", warm_start=0), make("fedavg", recipe).task)
         server = basis.init(0)
@@ -100,11 +100,11 @@ class TestJoint:
         """The paper's baseline (equations 5 and 6): one step against autograd through softmax and combination."""
         from torch import nn
 
-        from fedbasis import coefficients
-        from fedbasis.basis import BasisSet
-        from fedbasis.basis_learning import CoefficientSettings, Work, train_bases
-        from fedbasis.seeding import torch_generator
-        from fedbasis.train import Preprocessing
+        from fedbasis.methods.fedbasis import coefficients
+        from fedbasis.methods.fedbasis.bases import BasisSet
+        from fedbasis.methods.fedbasis.learning import CoefficientSettings, Work, train_bases
+        from fedbasis.networks.train import Preprocessing
+        from fedbasis.tensors.seeding import torch_generator
 
         network = Network("cnn-small", 3, 12, {"norm": "none"})
         layout = network.layout(network.build())

@@ -12,18 +12,28 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 
 from conftest import shapes_examples
-from fedbasis.algorithms.base import Adaptation, Context, Task
-from fedbasis.algorithms.fedavg import FedAvg
-from fedbasis.algorithms.knn_per import GRID, KNNPer, KNNPerConfig
-from fedbasis.algorithms.pfedgp import PFedGP, PFedGPConfig, hold_out
-from fedbasis.algorithms.pfedhn import PFedHN, PFedHNConfig
-from fedbasis.gp_tree import ELSEWHERE, LEFT, RIGHT, Fork, GPTree, Kernel, class_tree, polya_gamma, two_means
-from fedbasis.hypernetwork import pull_back
-from fedbasis.models import Network
-from fedbasis.params import State, Tensors
-from fedbasis.personalize import personalize
-from fedbasis.seeding import torch_generator
-from fedbasis.train import Examples, Recipe, batches, predict
+from fedbasis.methods.base import Adaptation, Context, Task
+from fedbasis.methods.fedavg import FedAvg
+from fedbasis.methods.knn_per import GRID, KNNPer, KNNPerConfig
+from fedbasis.methods.pfedgp import PFedGP, PFedGPConfig, hold_out
+from fedbasis.methods.pfedgp.gp_tree import (
+    ELSEWHERE,
+    LEFT,
+    RIGHT,
+    Fork,
+    GPTree,
+    Kernel,
+    class_tree,
+    polya_gamma,
+    two_means,
+)
+from fedbasis.methods.pfedhn import PFedHN, PFedHNConfig
+from fedbasis.methods.pfedhn.hypernetwork import pull_back
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Examples, Recipe, batches, predict
+from fedbasis.serving.personalize import personalize
+from fedbasis.tensors.params import State, Tensors
+from fedbasis.tensors.seeding import torch_generator
 from test_methods import clients, run_rounds, same
 
 

@@ -16,17 +16,17 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from conftest import shapes_examples
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Adaptation, Context, Method, Task
-from fedbasis.algorithms.fedavg import FedAvg
-from fedbasis.algorithms.l2gd import L2GD
-from fedbasis.algorithms.per_fedavg import PerFedAvg
-from fedbasis.engines.serial import Serial
-from fedbasis.kept import Kept
-from fedbasis.models import Network
-from fedbasis.params import State, Tensors, only, without
-from fedbasis.personalize import personalize
-from fedbasis.train import Examples, Preprocessing, Recipe
+from fedbasis.engines.client_state import Kept
+from fedbasis.engines.in_process import Serial
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Adaptation, Context, Method, Task
+from fedbasis.methods.fedavg import FedAvg
+from fedbasis.methods.l2gd import L2GD
+from fedbasis.methods.per_fedavg import PerFedAvg
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Examples, Preprocessing, Recipe
+from fedbasis.serving.personalize import personalize
+from fedbasis.tensors.params import State, Tensors, only, without
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

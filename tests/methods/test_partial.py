@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from conftest import shapes_examples
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Adaptation, Context, Method, Task
-from fedbasis.flat import FlatModel
-from fedbasis.models import Network
-from fedbasis.params import State, Tensors
-from fedbasis.personalize import personalize
-from fedbasis.seeding import torch_generator
-from fedbasis.train import Examples, Recipe, batches
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Adaptation, Context, Method, Task
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Examples, Recipe, batches
+from fedbasis.serving.personalize import personalize
+from fedbasis.tensors.flat import FlatModel
+from fedbasis.tensors.params import State, Tensors
+from fedbasis.tensors.seeding import torch_generator
 from pflbed.errors import InputError
 from test_methods import clients, same
 

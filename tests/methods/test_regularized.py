@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from conftest import shapes_examples
-from fedbasis import train
-from fedbasis.algorithms import METHODS
-from fedbasis.algorithms.base import Adaptation, Context, Method, Sent, Task
-from fedbasis.engines.serial import Serial
-from fedbasis.kept import Kept
-from fedbasis.models import Network
-from fedbasis.params import State, Tensors
-from fedbasis.personalize import personalize
-from fedbasis.train import Examples, Preprocessing, Recipe
+from fedbasis.engines.client_state import Kept
+from fedbasis.engines.in_process import Serial
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Adaptation, Context, Method, Sent, Task
+from fedbasis.networks import train
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Examples, Preprocessing, Recipe
+from fedbasis.serving.personalize import personalize
+from fedbasis.tensors.params import State, Tensors
 from pflbed.errors import InputError
 
 Matrix = NDArray[np.float64]

@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from conftest import shapes_examples
-from fedbasis.algorithms.base import Adaptation, Context, Method, Sent, Task
-from fedbasis.algorithms.client_models import combination, gram
-from fedbasis.algorithms.fed_mtl import FedMTL, FedMTLConfig, relations
-from fedbasis.algorithms.fedamp import FedAMP, FedAMPConfig, by_cosine, by_distance
-from fedbasis.algorithms.fedfomo import FedFomo, FedFomoConfig
-from fedbasis.engines.serial import Serial
-from fedbasis.models import Network
-from fedbasis.params import State, Tensors
-from fedbasis.personalize import personalize
-from fedbasis.seeding import torch_generator
-from fedbasis.train import Examples, Preprocessing, Recipe, local_sgd
+from fedbasis.engines.in_process import Serial
+from fedbasis.methods.base import Adaptation, Context, Method, Sent, Task
+from fedbasis.methods.fed_mtl import FedMTL, FedMTLConfig, relations
+from fedbasis.methods.fedamp import FedAMP, FedAMPConfig, by_cosine, by_distance
+from fedbasis.methods.fedfomo import FedFomo, FedFomoConfig
+from fedbasis.methods.shared.client_models import combination, gram
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Examples, Preprocessing, Recipe, local_sgd
+from fedbasis.serving.personalize import personalize
+from fedbasis.tensors.params import State, Tensors
+from fedbasis.tensors.seeding import torch_generator
 
 SEED = 7
 DATA = {f"{'ab'[i % 2]}/p{i}": shapes_examples(16 + 3 * i, i % 2, seed=i) for i in range(4)}

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import torch
 
-from fedbasis.algorithms.base import Method, Sent
-from fedbasis.flat import FlatModel
-from fedbasis.kept import Kept
-from fedbasis.params import State
+from fedbasis.engines.client_state import Kept
+from fedbasis.methods.base import Method, Sent
+from fedbasis.tensors.flat import FlatModel
+from fedbasis.tensors.params import State
 
 
 @dataclass(frozen=True)

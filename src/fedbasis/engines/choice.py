@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from fedbasis.algorithms.base import Method
 from fedbasis.engines.base import Workers
-from fedbasis.engines.serial import Here
+from fedbasis.engines.in_process import Here
+from fedbasis.methods.base import Method
 from pflbed.errors import InputError
 from pflbed.workers import cores
 

@@ -25,17 +25,17 @@ from typing import Any
 
 import torch
 
-from fedbasis import pack
-from fedbasis.algorithms.base import Method
 from fedbasis.engines.base import Desk, Job, Result
-from fedbasis.params import State
-from fedbasis.processes import end_with_parent, peak_memory, portable
+from fedbasis.engines.processes import end_with_parent, peak_memory, portable
+from fedbasis.methods.base import Method
+from fedbasis.tensors import packed as pack
+from fedbasis.tensors.params import State
 from pflbed.errors import InputError
 from pflbed.interrupts import deaf_to_interrupts
 
 TRIES = 3
 """So often a job may end the process that does it."""
-PRELOADED = [__name__, "fedbasis.evaluation", "torch._dynamo"]
+PRELOADED = [__name__, "fedbasis.serving.evaluation", "torch._dynamo"]
 """The last one is imported by the first optimizer of a process, and takes a second."""
 STARTING = threading.Lock()
 """One process is started at a time: several threads may replace dead ones."""

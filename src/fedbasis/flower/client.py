@@ -19,15 +19,15 @@ from flwr.app import Context as FlowerContext
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from fedbasis import artifact
-from fedbasis.algorithms.base import Adaptation, Context
 from fedbasis.flower.expected import read_block
 from fedbasis.flower.node import Node
-from fedbasis.flower.parcel import Parcel, block_of, loaded, restored, unloaded
+from fedbasis.flower.payload import Parcel, block_of, loaded, restored, unloaded
 from fedbasis.flower.settings import Plan, read_plans
-from fedbasis.new_client import serve, write_model
-from fedbasis.params import State
-from fedbasis.train import Examples
+from fedbasis.methods.base import Adaptation, Context
+from fedbasis.networks.train import Examples
+from fedbasis.serving import artifact
+from fedbasis.serving.new_client import serve, write_model
+from fedbasis.tensors.params import State
 from pflbed.errors import InputError
 
 ECHO = ("experiment", "run", "client", "round", "digest")

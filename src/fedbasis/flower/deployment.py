@@ -1,8 +1,8 @@
 """Start a SuperLink and SuperNodes on this host, run a federation's app on them, and leave no process behind.
 
 Over TLS, with a key for every node that the SuperLink knows; plain only if that is asked for. What Flower does by
-itself otherwise (usage statistics, looking for updates, installing packages) is off. A warden ends all processes when
-this one closes the deployment, is stopped or is killed.
+itself otherwise (usage statistics, looking for updates, installing packages) is off. A reaper process ends all of them
+when this one closes the deployment, is stopped or is killed.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fedbasis.flower import keys, warden
+from fedbasis.flower import keys, reaper
 from fedbasis.flower.project import LOOPBACK, Entry, Project
 from pflbed.errors import InputError
 
@@ -43,12 +43,12 @@ class Deployment:
         self.superlink: subprocess.Popen[bytes] | None = None
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._started: list[subprocess.Popen[bytes]] = []
-        self._warden: subprocess.Popen[str] | None = None
+        self._reaper: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
         self.logs.mkdir(parents=True, exist_ok=True)
-        self._warden = subprocess.Popen(
-            [sys.executable, "-m", warden.__name__, self.mark], stdin=subprocess.PIPE, text=True, start_new_session=True
+        self._reaper = subprocess.Popen(
+            [sys.executable, "-m", reaper.__name__, self.mark], stdin=subprocess.PIPE, text=True, start_new_session=True
         )
         try:
             self._start_superlink()
@@ -62,13 +62,13 @@ class Deployment:
 
     def close(self) -> None:
         """End all processes."""
-        if self._warden is not None and self._warden.stdin is not None:
+        if self._reaper is not None and self._reaper.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
-                self._warden.stdin.close()
-            self._warden.wait()
+                self._reaper.stdin.close()
+            self._reaper.wait()
         for process in self._started:
             process.wait()
-        self._warden = None
+        self._reaper = None
 
     def register(self, nodes: Sequence[Entry]) -> None:
         """Tell the SuperLink the nodes' public keys and names."""
@@ -183,7 +183,7 @@ class Deployment:
         """Start a program of Flower that does not hear Ctrl-C, with a home and a log of its own."""
         bin_folder = Path(sys.executable).parent
         path = os.pathsep.join([str(bin_folder), os.environ.get("PATH", "")])
-        own = {warden.MARK: self.mark, "FLWR_HOME": str(self._home(name)), "PATH": path}
+        own = {reaper.MARK: self.mark, "FLWR_HOME": str(self._home(name)), "PATH": path}
         with (self.logs / f"{name}.log").open("ab") as log:
             try:
                 process = subprocess.Popen(
@@ -196,8 +196,8 @@ class Deployment:
                     "'fedbasis[flower]'."
                 ) from None
         self._started.append(process)
-        if self._warden is not None and self._warden.stdin is not None:
-            print(process.pid, file=self._warden.stdin, flush=True)
+        if self._reaper is not None and self._reaper.stdin is not None:
+            print(process.pid, file=self._reaper.stdin, flush=True)
         return process
 
     def _log(self, name: str) -> str:

@@ -10,16 +10,16 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedbasis.algorithms.base import Method, Sent
 from fedbasis.engines.base import Lost
-from fedbasis.flower.exchange import Answer, Exchange
+from fedbasis.engines.client_state import Kept
+from fedbasis.engines.processes import peak_memory
+from fedbasis.flower.batching import Answer, Exchange
 from fedbasis.flower.expected import Expected, Kind, kinds, rehearsed
-from fedbasis.flower.parcel import Block, Parcel, block_of
+from fedbasis.flower.payload import Block, Parcel, block_of
 from fedbasis.flower.settings import Plan
-from fedbasis.kept import Kept
-from fedbasis.params import State
-from fedbasis.processes import peak_memory
-from fedbasis.runs import Run
+from fedbasis.methods.base import Method, Sent
+from fedbasis.tensors.params import State
+from fedbasis.training.runs import Run
 from pflbed.errors import InputError
 from pflbed.files import write_json
 

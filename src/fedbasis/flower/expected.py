@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedbasis import pack
-from fedbasis.algorithms.base import Context, Method, Sent
-from fedbasis.params import State, nbytes, require_finite
-from fedbasis.train import Examples
+from fedbasis.methods.base import Context, Method, Sent
+from fedbasis.networks.train import Examples
+from fedbasis.tensors import packed as pack
+from fedbasis.tensors.params import State, nbytes, require_finite
 from pflbed.errors import InputError
 
 IMAGES, CLASSES = 10, 5

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 import pflbed
-from fedbasis.kept import Kept
-from fedbasis.train import Examples, examples_of
+from fedbasis.engines.client_state import Kept
+from fedbasis.networks.train import Examples, examples_of
 from pflbed.cache import decode
 from pflbed.errors import InputError
 from pflbed.manifest import CARD

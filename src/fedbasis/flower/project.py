@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbasis.config import parse, read
+from fedbasis.experiment.config import parse, read
+from fedbasis.experiment.toml import Section, read_toml
 from fedbasis.flower import keys
 from fedbasis.flower.settings import EXPERIMENTS, FEDERATION, Federation, Plan, read_plans
-from fedbasis.sections import Section, read_toml
 from pflbed.errors import InputError
 
 LOOPBACK = "127.0.0.1"

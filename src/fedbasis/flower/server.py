@@ -14,15 +14,15 @@ import torch
 from flwr.app import Context, MessageType
 from flwr.serverapp import Grid, ServerApp
 
-from fedbasis import artifact
 from fedbasis.engines.base import Lost
 from fedbasis.experiment import bases_card, mechanism_for, protectable
+from fedbasis.flower.batching import LITTLE, Exchange
 from fedbasis.flower.deployment import OUTCOME
 from fedbasis.flower.engine import Nodes
-from fedbasis.flower.exchange import LITTLE, Exchange
-from fedbasis.flower.parcel import Parcel, block_of
+from fedbasis.flower.payload import Parcel, block_of
 from fedbasis.flower.settings import Plan, read_plans
-from fedbasis.rounds import sampled, train
+from fedbasis.serving import artifact
+from fedbasis.training.rounds import sampled, train
 from pflbed.errors import InputError
 from pflbed.files import write_json
 

@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Strict, ValidationError
 
-from fedbasis.algorithms.base import Method
-from fedbasis.config import Experiment, Share, read
 from fedbasis.experiment import method_for
-from fedbasis.runs import Run
-from fedbasis.sections import Section, read_toml, sentences
+from fedbasis.experiment.config import Experiment, Share, read
+from fedbasis.experiment.toml import Section, read_toml, sentences
+from fedbasis.methods.base import Method
+from fedbasis.training.runs import Run
 from pflbed.errors import InputError
 
 FEDERATION, EXPERIMENTS = "federation.toml", "experiments"

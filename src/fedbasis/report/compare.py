@@ -8,11 +8,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from fedbasis.report.data import RunData, read_runs, sizes_of
 from fedbasis.report.groups import Group
 from fedbasis.report.names import differing, suffixes
 from fedbasis.report.paired import LEVEL, Paired, paired
-from fedbasis.runs import Run
+from fedbasis.report.runs import RunData, read_runs, sizes_of
+from fedbasis.training.runs import Run
 from pflbed.errors import InputError
 
 

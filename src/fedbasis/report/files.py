@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedbasis.report.section import Section
+from fedbasis.report.chapter import Section
 from fedbasis.report.svg import standalone
 from fedbasis.report.tables import NOTHING, Cell, Grid
 from pflbed.errors import InputError

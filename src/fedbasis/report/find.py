@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedbasis.runs import Run
+from fedbasis.training.runs import Run
 from pflbed.errors import InputError
 
 DEPTH = 4

@@ -7,10 +7,10 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
-from fedbasis.evaluation import Row
-from fedbasis.personalize import label
-from fedbasis.report.data import RunData
 from fedbasis.report.names import suffixes
+from fedbasis.report.runs import RunData
+from fedbasis.serving.evaluation import Row
+from fedbasis.serving.personalize import label
 
 Scores = dict[tuple[str, str], float]
 """Accuracy by population and client: the same name in another split is another client."""

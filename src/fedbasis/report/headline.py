@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 
-from fedbasis.report.beds import beds
-from fedbasis.report.data import RunData, sizes_of
 from fedbasis.report.groups import Group, Scores, compared
 from fedbasis.report.paired import leaders
-from fedbasis.runs import Run
+from fedbasis.report.runs import RunData, sizes_of
+from fedbasis.report.testbeds import beds
+from fedbasis.training.runs import Run
 
 OTHERS = 4
 """So many other rows are named beside the leader."""

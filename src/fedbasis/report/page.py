@@ -12,13 +12,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedbasis import __version__
 from fedbasis.report import panels, tables, training
-from fedbasis.report.beds import Bed, beds
-from fedbasis.report.data import RunData, read_runs, sizes_of
+from fedbasis.report.chapter import Section
 from fedbasis.report.groups import apart, compared, grouped
 from fedbasis.report.headline import caveats, headline
-from fedbasis.report.section import Section
+from fedbasis.report.runs import RunData, read_runs, sizes_of
 from fedbasis.report.svg import Sheet, style
-from fedbasis.runs import Run
+from fedbasis.report.testbeds import Bed, beds
+from fedbasis.training.runs import Run
 from pflbed.errors import InputError
 from pflbed.files import replacing
 

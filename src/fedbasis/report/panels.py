@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from fedbasis.evaluation import Row
 from fedbasis.report import figures
-from fedbasis.report.data import RunData, domain_of, domains_of, sizes_of
 from fedbasis.report.figures import Line
 from fedbasis.report.groups import Group, Scores
+from fedbasis.report.runs import RunData, domain_of, domains_of, sizes_of
 from fedbasis.report.svg import Sheet
 from fedbasis.report.tables import UNLEARNED
+from fedbasis.serving.evaluation import Row
 from pflbed.plots import client_bubbles
 
 Legend = Sequence[tuple[str, str, str]]  # name, colour, style of the line, "dot" or "upright"

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 from typing import Any
 
-from fedbasis.report.data import domain_of, domains_of, sizes_of
 from fedbasis.report.groups import Group, compared
 from fedbasis.report.paired import leaders
+from fedbasis.report.runs import domain_of, domains_of, sizes_of
 
 NOTHING = "–"
 COLUMNS = ("Last", "Best", "|Δ|", "rate", "s/client")

@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 
 import fedbasis
-from fedbasis.personalize import label
+from fedbasis.report.chapter import Section
 from fedbasis.report.files import escaped, markdown
-from fedbasis.report.section import Section
-from fedbasis.runs import Run, read_lines
+from fedbasis.serving.personalize import label
+from fedbasis.training.runs import Run, read_lines
 from pflbed.files import replacing
 
 

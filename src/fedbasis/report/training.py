@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from fedbasis.report import figures
-from fedbasis.report.data import RunData
 from fedbasis.report.figures import Line
 from fedbasis.report.groups import Group
 from fedbasis.report.panels import Panel, number, seed_of
+from fedbasis.report.runs import RunData
 from fedbasis.report.svg import INK, Sheet
 
 TOGETHER = 6

@@ -1,0 +1,267 @@
+"""The command line: the commands alone print. A user's mistake gets one sentence on stderr and exit code 2."""
+
+import json
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedbasis.cli.federation import federation
+from fedbasis.cli.reproduce import reproduce
+from fedbasis.cli.serving import Trust, personalize, predict
+from pflbed.errors import InputError
+from pflbed.terminal import run, writable
+
+app = typer.Typer(
+    name="fedbasis",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="""Personal image classifiers for clients nobody has seen before.
+
+    Many clients learn a few shareable [bold]basis[/bold] models together; a new client then learns only how to
+    combine them, on its own few images, and gets one ordinary network that fits it.
+
+    Start with [bold]fedbasis demo[/bold]. Then: [bold]train[/bold] bases from a configuration,
+    [bold]personalize[/bold] them for a folder of images, [bold]predict[/bold] with the result; [bold]report[/bold] on
+    runs or [bold]compare[/bold] two of them; [bold]reproduce[/bold] the paper's tables and figures.""",
+)
+out_console = Console(emoji=False)
+
+
+class EngineName(StrEnum):
+    """Who trains clients."""
+
+    auto = "auto"
+    serial = "serial"
+    pool = "pool"
+    ray = "ray"
+
+
+class Tracker(StrEnum):
+    """Who can follow a training."""
+
+    tensorboard = "tensorboard"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from fedbasis import __version__
+
+        out_console.print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    seed: Annotated[int, typer.Option(min=0, help="Another seed is another split, initial model and order.")] = 0,
+    out: Annotated[Path, typer.Option(help="Where the run folders go.")] = Path("runs"),
+    report: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Half a minute, to try the machinery; too short to learn.")
+    ] = False,
+) -> None:
+    """Train FedAvg and FedBasis on the embedded Digits-4, serve every new client, print a table, write a report.
+
+    Stopped half-way, the same command goes on where it was.
+    """
+    from fedbasis.cli.display import Live, results_table
+    from fedbasis.experiment import prepare
+    from fedbasis.experiment.demo import experiments
+    from fedbasis.experiment.jobs import execute_all
+
+    plans = experiments(seed, fast)
+    writable(out)
+    _report_fits(report)
+    with Live(out_console) as live:
+        observers = [live.observer(plan.method_name) for plan in plans]
+        benchmark = prepare(plans[0], observers[0]).benchmark
+        table = benchmark.table
+        out_console.print(
+            f"Digits-4: {len(table)} images, {len(table.domain_names)} domains ({', '.join(table.domain_names)}), "
+            f"{len(benchmark.participating)} participating and {len(benchmark.new)} new clients (seed {seed}).",
+            highlight=False,
+        )
+        runs = execute_all(plans, out, observers)
+    rows = [row for run in runs for row in json.loads(run.results.read_text(encoding="utf-8"))]
+    title = f"Personalized accuracy (%) of {len(benchmark.new)} new clients"
+    out_console.print(results_table(rows, plans[0].data.sizes, title))
+    _report(runs, report)
+
+
+def _report(runs: list[Any], path: Path) -> None:
+    from fedbasis.report import write_report
+
+    write_report(runs, path)
+    out_console.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _report_fits(path: Path) -> None:
+    if path.is_dir():
+        raise InputError(f"The report must be a file, but {path} is a folder; add a name such as report.html.")
+    writable(path.parent)
+
+
+@app.command()
+def train(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="See experiments/ for ready ones.")],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Take the images from here: a folder <domain>/<class>/<image>, or a benchmark of 'pflbed build'."
+        ),
+    ] = None,
+    weights: Annotated[str | None, typer.Option(help="Pretrained weights (safetensors).")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="In place of the configuration's.")] = None,
+    engine: Annotated[
+        EngineName | None,
+        typer.Option(help="Who trains clients: this process, a pool of processes, or a Ray cluster. Same results."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="How many processes; unset: one a core, two a GPU.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...; auto takes a GPU.")] = None,
+    out: Annotated[Path, typer.Option(help="Where the run folder goes.")] = Path("runs"),
+    report: Annotated[Path | None, typer.Option(help="Also write this page.")] = None,
+    track: Annotated[
+        Tracker | None, typer.Option(help="Also write every round's numbers for this program, into the run folder.")
+    ] = None,
+) -> None:
+    """Train a method, publish its bases, serve and score every new client.
+
+    The run is a folder named by the hash of its configuration. The same command resumes it; 'done' marks its end.
+    """
+    from fedbasis.cli.display import Live, results_table, results_title
+    from fedbasis.experiment import config as configuration
+    from fedbasis.experiment import execute, prepare
+
+    experiment = configuration.read(config)
+    changed = experiment.as_dict()
+    if data is not None:
+        changed["data"]["source"] = data
+    if weights is not None:
+        changed["model"]["weights"] = weights
+    if seed is not None:
+        changed["seed"] = seed
+    for key, value in (("engine", engine), ("workers", workers), ("device", device)):
+        if value is not None:
+            changed["machine"][key] = value
+    experiment = configuration.parse(changed, str(config))
+    writable(out)
+    if report is not None:
+        _report_fits(report)
+    with Live(out_console) as live:
+        observer = live.observer(experiment.method_name)
+        if track is not None:
+            from fedbasis.experiment.tensorboard import Tracked
+
+            observer = Tracked(observer)
+        prepared = prepare(experiment, observer)
+        run = execute(prepared, out, observer)
+    rows = json.loads(run.results.read_text(encoding="utf-8"))
+    trained = prepared.experiment
+    out_console.print(results_table(rows, trained.data.sizes, results_title(trained.as_dict())))
+    out_console.print(f"Run: {run.folder}\nBases: {run.bases}", highlight=False, markup=False, soft_wrap=True)
+    if report is not None:
+        _report([run], report)
+
+
+app.command()(personalize)
+app.command()(predict)
+
+
+@app.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A run folder, bases, a personal model, or a benchmark.")],
+    trust: Trust = False,
+) -> None:
+    """Show what a folder holds: a run's state and results, an artifact's card and bases, a benchmark's clients."""
+    from fedbasis.cli.inspection import describe_folder
+
+    for part in describe_folder(path, trust):
+        out_console.print(part, highlight=False, markup=False, soft_wrap=not isinstance(part, Table))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS...", help="Run folders, or folders that hold them.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    files: Annotated[Path | None, typer.Option(help="Also write every table here, as markdown, csv and LaTeX.")] = None,
+) -> None:
+    """Write one page about any runs, finished or not; runs that differ by their seed alone become one row."""
+    from fedbasis.report import find_runs, write_files
+    from fedbasis.report.page import table_sections
+
+    found = find_runs(runs)
+    _report_fits(out)
+    if files is not None:
+        writable(files)
+        write_files(table_sections(found), files)
+    _report(found, out)
+    if files is not None:
+        out_console.print(f"Tables: {files / 'tables'}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run folder: A.")],
+    second: Annotated[Path, typer.Argument(metavar="RUN", help="Another one on the same clients: B.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For machines: one json object, scores as shares.")] = False,
+) -> None:
+    """Show two runs side by side: what was set differently, and who serves the same new clients better."""
+    from fedbasis.report.compare import compare, side_by_side
+    from fedbasis.training.runs import Run
+
+    comparison = compare(Run(first), Run(second))
+    if as_json:
+        sys.stdout.write(json.dumps(comparison.as_dict()) + "\n")
+        return
+    for part in side_by_side(comparison):
+        out_console.print(part, highlight=False, markup=False, soft_wrap=not isinstance(part, Table))
+
+
+@app.command()
+def methods(
+    markdown: Annotated[bool, typer.Option("--markdown", help="As the table of docs/methods.md.")] = False,
+) -> None:
+    """List the methods: their paper, what is sent, what stays on a client, how a new client is served."""
+    from fedbasis.cli.display import methods_markdown
+    from fedbasis.methods import METHODS
+    from fedbasis.serving.personalize import all_ways
+
+    if markdown:
+        sys.stdout.write(methods_markdown())
+        return
+    for name, method in METHODS.items():
+        table = Table(title=f"{name} ({method.paper})", title_justify="left", title_style="bold", show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        table.add_row("a client sends", method.sends)
+        table.add_row("it keeps", method.keeps)
+        table.add_row("a new client gets", method.new_client)
+        table.add_row("ways to personalize", ", ".join(all_ways(method)))
+        table.add_row("evaluated by default", ", ".join(method.ways))
+        out_console.print(table)
+
+
+app.command()(reproduce)
+app.add_typer(federation, name="federation")
+
+
+def main() -> None:
+    """Run the command line; turn what a user can mend into one sentence and exit code 2."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    run(app, "fedbasis", "Stopped: nothing half-written is left, and training goes on with the same command.")

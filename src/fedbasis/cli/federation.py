@@ -1,0 +1,167 @@
+"""The commands ``fedbasis federation init``, ``up`` and ``personalize``: a real federation, tried on one host first."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pflbed.errors import InputError
+from pflbed.terminal import writable
+
+if TYPE_CHECKING:
+    from fedbasis.flower.project import Entry, Project
+
+console = Console(emoji=False)
+federation = typer.Typer(
+    no_args_is_help=True,
+    help="Train over machines that keep their data, with Flower: 'init' writes an app, 'up' runs it on this host.",
+)
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder, as 'init' wrote it.")]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Without TLS and node authentication: for a look at the traffic, no more.")
+]
+Out = Annotated[Path | None, typer.Option(help="Where run folders go; unset: 'runs' in the federation's folder.")]
+Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Where the SuperLink listens; unset: any free one.")]
+
+
+@federation.callback()
+def _need_flower() -> None:
+    if find_spec("flwr") is None:
+        raise InputError(
+            "A federation needs the package flwr, but it is not installed; pip install 'fedbasis[flower]'."
+        )
+
+
+@federation.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; it must not exist.")],
+    config: Annotated[
+        Path | None, typer.Option(help="An experiment (TOML) to train; unset: a short one on the method and model.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="See 'fedbasis methods'; for a --config its own.")] = "fedbasis",
+    model: Annotated[str, typer.Option(help="The network; for a --config its own.")] = "cnn-small",
+    data: Annotated[
+        str, typer.Option(help="digits4, a benchmark of 'pflbed build', or a folder <node>/<class>/<image>.")
+    ] = "digits4",
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes train.")] = 3,
+    host: Annotated[
+        list[str] | None, typer.Option(help="Another name or address of the server, for its certificate.")
+    ] = None,
+) -> None:
+    """Write a ready Flower app around a method and a model, with keys and certificates for a try on this host."""
+    from fedbasis.flower.example import nodes_of, short_experiment
+    from fedbasis.flower.project import LOOPBACK, create, experiment_of
+
+    if folder.exists():
+        raise InputError(f"The folder {folder} must not exist yet, but it does; choose another name or remove it.")
+    writable(folder.parent)
+    experiment = experiment_of(config) if config is not None else short_experiment(method, model, nodes)
+    found = nodes_of(data, nodes, folder)
+    hosts = ("localhost", LOOPBACK, *(host or ()))
+    create(folder, experiment, found.clients, found.new, found.classes, hosts)
+    _say(f"{folder}: {experiment['method']['name']} for {len(found.clients)} nodes ({', '.join(found.clients)}).")
+    _say(f"Look at {folder / 'app'} and {folder / 'nodes.toml'}, then: fedbasis federation up {folder}")
+
+
+@federation.command()
+def up(
+    folder: Folder,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Start so many of the nodes; unset: all that take part.")
+    ] = None,
+    insecure: Insecure = False,
+    out: Out = None,
+    port: Port = None,
+) -> None:
+    """Start a SuperLink and SuperNodes on this host, train, and stop everything.
+
+    Over TLS, with a key for every node. The same command goes on where it stopped.
+    """
+    from fedbasis.cli.federation_progress import Progress
+    from fedbasis.flower.deployment import Deployment
+    from fedbasis.flower.project import Project
+
+    project, out = Project(folder), out or folder / "runs"
+    plans = project.plans()
+    chosen = _entries(project, new=False)[: nodes or None]
+    writable(out)
+    if all(plan.run(out).done for plan in plans):
+        _say("All runs are done: " + ", ".join(str(plan.run(out).folder) for plan in plans))
+        return
+    with Progress(console, plans, out) as progress, Deployment(project, insecure, port) as deployment:
+        deployment.register(chosen)
+        for node in chosen:
+            deployment.start_node(node)
+        _say(
+            f"{len(chosen)} SuperNodes and a SuperLink at 127.0.0.1:{deployment.port} "
+            f"({'plain and open to anybody on this host' if insecure else 'TLS, node authentication'})."
+        )
+        found = deployment.run(out, progress.look)
+    for run in found["runs"]:
+        _say(f"Run: {run}")
+
+
+@federation.command()
+def personalize(
+    folder: Folder,
+    node: Annotated[
+        list[str] | None, typer.Option(help="A node of nodes.toml; unset: those that are marked as new.")
+    ] = None,
+    insecure: Insecure = False,
+    out: Out = None,
+    port: Port = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines: one json object.")] = False,
+) -> None:
+    """Have nodes that came after training fit the bases to their own images; their models stay with them."""
+    from fedbasis.flower.deployment import Deployment
+    from fedbasis.flower.project import Project
+
+    project, out = Project(folder), out or folder / "runs"
+    chosen = _entries(project, new=True, names=node)
+    with Deployment(project, insecure, port) as deployment:
+        deployment.register(chosen)
+        for entry in chosen:
+            deployment.start_node(entry)
+        names = "\n".join(entry.name for entry in chosen)
+        found = deployment.run(out, task="personalize", nodes=names)["personalized"]
+    if as_json:
+        console.file.write(json.dumps(found) + "\n")
+    else:
+        _show(found)
+    if failed := [(name, told["error"]) for all_ in found.values() for name, told in all_.items() if "error" in told]:
+        raise InputError(f"Every node must learn a model, but {failed[0][0]} did not: {failed[0][1]}")
+
+
+def _entries(project: "Project", new: bool, names: list[str] | None = None) -> "list[Entry]":
+    entries = project.nodes()
+    if names:
+        if unknown := sorted(set(names) - {entry.name for entry in entries}):
+            known = ", ".join(entry.name for entry in entries)
+            raise InputError(f"A node must stand in nodes.toml, but '{unknown[0]}' does not; there are {known}.")
+        return [entry for entry in entries if entry.name in names]
+    chosen = [entry for entry in entries if entry.new is new]
+    if not chosen:
+        which = "is new" if new else "takes part"
+        raise InputError(f"The nodes.toml of {project.folder} must name a node that {which}, but it names none.")
+    return chosen
+
+
+def _show(found: dict[str, Any]) -> None:
+    table = Table()
+    for column in ("experiment", "node", "way", "images", "held out", "before", "after"):
+        table.add_column(column, justify="left" if column in ("experiment", "node", "way") else "right")
+    for experiment, nodes in found.items():
+        for name, told in nodes.items():
+            if "error" not in told:
+                counts = (f"{told[key]:.0f}" for key in ("images", "held_out"))
+                shares = (f"{100 * told[key]:.1f} %" for key in ("before", "after"))
+                table.add_row(experiment, name, told["how"], *counts, *shares)
+    console.print(table)
+
+
+def _say(text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

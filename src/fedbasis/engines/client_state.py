@@ -1,0 +1,129 @@
+"""What clients keep between rounds, on disk: a million clients cost no memory, and any process reads one by its name.
+
+A client has a folder with one file per version, named by the number of rounds after which it holds. A round reads the
+newest version that is not newer than itself and writes the next one, so a round that is done again, because a process
+or a whole run was killed in it, starts from what its client kept before.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+
+from fedbasis.tensors.packed import mapped, note_of, write
+from fedbasis.tensors.params import State, is_finite
+from pflbed.errors import InputError
+
+
+class Kept(MutableMapping[str, State]):
+    """All clients' kept states; as a mapping, the newest of every client.
+
+    A folder of its own, without a name given, goes with the object.
+    """
+
+    LAST = 1 << 62
+    """Later than any round."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        if folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="fedbasis-kept-"))
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self.folder = folder
+        self._changed: set[str] = set()
+
+    def read(self, client: str, round: int) -> State | None:
+        """Return what a client kept before this round, if anything."""
+        known = [version for version in self._versions(client) if version <= round]
+        if not known:
+            return None
+        try:
+            return mapped(self._place(client) / str(max(known)))
+        except InputError as error:
+            raise InputError(f"{error} {client} keeps it; remove the run's folder to start the run again.") from error
+
+    def reference(self, client: str, round: int, near: bool) -> Path | State | None:
+        """Say what another process needs to read what a client kept: the folder if it is near, else the state."""
+        return self.folder if near else self.read(client, round)
+
+    def write(self, client: str, round: int, state: State | None) -> None:
+        """Keep a state after this round; numbers that are not finite are not kept."""
+        if state is None or not is_finite(state):
+            return
+        place = self._place(client)
+        place.mkdir(parents=True, exist_ok=True)
+        temporary = place / f".{round + 1}.tmp"
+        try:
+            write(temporary, state, note=client)
+            temporary.replace(place / str(round + 1))
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def touch(self, client: str) -> None:
+        """Remember that a client may have a new version."""
+        self._changed.add(client)
+
+    def settle(self, rounds_done: int, before: bool = False) -> None:
+        """Before a checkpoint push new versions to the disk; after it drop those that no round can need any more."""
+        for client in self._changed:
+            versions = sorted(version for version in self._versions(client) if version <= rounds_done)
+            if before and versions:
+                with (self._place(client) / str(versions[-1])).open("rb") as file:
+                    os.fsync(file.fileno())
+            for version in [] if before else versions[:-1]:
+                (self._place(client) / str(version)).unlink()
+        if not before:
+            self._changed.clear()
+
+    def rewind(self, rounds_done: int) -> None:
+        """Drop what was kept after the last checkpoint, and what a killed process was writing."""
+        for place in self._places():
+            for file in place.iterdir():
+                if not file.name.isdigit() or int(file.name) > rounds_done:
+                    file.unlink()
+
+    def remove(self) -> None:
+        """Drop everything."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _versions(self, client: str) -> list[int]:
+        try:
+            return [int(name) for name in os.listdir(self._place(client)) if name.isdigit()]  # noqa: PTH208
+        except FileNotFoundError:
+            return []
+
+    def _place(self, client: str) -> Path:
+        digest = hashlib.sha256(client.encode()).hexdigest()[:32]  # a name may hold any character, and many of them
+        return self.folder / digest[:2] / digest[2:]
+
+    def _places(self) -> Iterator[Path]:
+        return self.folder.glob("*/*")
+
+    def __getitem__(self, client: str) -> State:
+        versions = self._versions(client)
+        if not versions:
+            raise KeyError(client)
+        return mapped(self._place(client) / str(max(versions)))
+
+    def __setitem__(self, client: str, state: State) -> None:
+        self.write(client, max(self._versions(client), default=1) - 1, state)
+
+    def __delitem__(self, client: str) -> None:
+        shutil.rmtree(self._place(client))
+
+    def __iter__(self) -> Iterator[str]:
+        names = []
+        for place in self._places():
+            versions = [path for path in place.iterdir() if path.name.isdigit()]
+            names += [note_of(versions[0])] if versions else []
+        return iter(sorted(names))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+def kept_by(client: str, reference: Path | State | None, round: int = Kept.LAST) -> State | None:
+    """Return what a client kept before this round, from what ``Kept.reference`` gave."""
+    return Kept(reference).read(client, round) if isinstance(reference, Path) else reference

@@ -1,0 +1,117 @@
+"""What makes an item heavy is taken out of it: images and states travel to other machines by themselves, as arrays.
+
+An item is a dataclass; images and states stand anywhere in its fields, or in theirs. ``unloaded`` leaves a slot in the
+place of each, and ``loaded`` fills the slots where the job is done. So what many items share, such as the test images
+of a domain, need travel only once, and images that are mapped from a file travel as pixels: the other machine has no
+such file.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbasis.networks.train import Examples
+from fedbasis.tensors import packed as pack
+from fedbasis.tensors.params import State
+from pflbed import Images
+
+Cargo = Images | Examples | State
+SHELF = 2**29
+"""So many bytes of images are held for later jobs."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where something was taken out."""
+
+    number: int
+
+
+def unloaded(item: Any) -> tuple[Any, list[Cargo]]:
+    """Return an item with slots, and what stood there."""
+    cargo: list[Cargo] = []
+
+    def take(thing: Cargo) -> Slot:
+        cargo.append(thing)
+        return Slot(len(cargo) - 1)
+
+    return _replaced(item, _is_cargo, take), cargo
+
+
+def loaded(item: Any, cargo: Sequence[Cargo]) -> Any:
+    """Return an item whose slots are filled again."""
+    return _replaced(item, lambda thing: isinstance(thing, Slot), lambda slot: cargo[slot.number])
+
+
+def plain(cargo: Cargo) -> Any:
+    """Turn images or a state into arrays."""
+    if isinstance(cargo, Images):
+        return cargo.pixels, cargo.labels, cargo.key
+    if isinstance(cargo, Examples):
+        return cargo.pixels.numpy(), cargo.labels.numpy(), None
+    return pack.packed(cargo)
+
+
+def restored(arrays: Any) -> Cargo:
+    """Turn arrays back; these may be shared with other processes, so whatever a job could write to is a copy."""
+    if isinstance(arrays, np.ndarray):
+        return pack.unpacked(arrays.copy())
+    pixels, labels, key = arrays
+    if key is None:
+        return Examples(torch.from_numpy(pixels.copy()), torch.from_numpy(labels.copy()))
+    return Images(pixels, np.arange(len(labels)), labels.copy(), key)  # its pixels are copied whenever they are read
+
+
+class Shelf:
+    """Images by what they are, and where ``put`` has put them; those that nobody wanted for long are forgotten."""
+
+    def __init__(self, put: Callable[[Any], Any], limit: int = SHELF) -> None:
+        self._put, self._limit, self._bytes = put, limit, 0
+        self._held: OrderedDict[Hashable, tuple[Any, int, Cargo]] = OrderedDict()
+        """The images themselves too: while they live, no others have their key."""
+
+    def sent(self, cargo: Cargo) -> Any:
+        """Put something there, unless it is there; return what leads to it."""
+        if isinstance(cargo, dict):
+            return self._put(plain(cargo))  # what a client keeps is wanted once
+        key: Hashable = cargo.key if isinstance(cargo, Images) else id(cargo)
+        if key not in self._held:
+            arrays = plain(cargo)
+            self._held[key] = self._put(arrays), arrays[0].nbytes, cargo
+            self._bytes += arrays[0].nbytes
+        self._held.move_to_end(key)
+        while self._bytes > self._limit and len(self._held) > 1:
+            _, (_, size, _) = self._held.popitem(last=False)
+            self._bytes -= size
+        return self._held[key][0]
+
+    def clear(self) -> None:
+        """Forget them all."""
+        self._held.clear()
+        self._bytes = 0
+
+
+def _is_cargo(thing: Any) -> bool:
+    if isinstance(thing, dict):
+        groups = list(thing.values())
+        return bool(groups) and all(
+            isinstance(group, dict) and all(isinstance(tensor, Tensor) for tensor in group.values()) for group in groups
+        )
+    return isinstance(thing, Images | Examples)
+
+
+def _replaced(thing: Any, chosen: Callable[[Any], bool], change: Callable[[Any], Any]) -> Any:
+    """Change what is chosen among a thing and the fields of dataclasses below it."""
+    if chosen(thing):
+        return change(thing)
+    if not is_dataclass(thing) or isinstance(thing, type):
+        return thing
+    before = {field.name: getattr(thing, field.name) for field in fields(thing) if field.init}
+    after = {name: _replaced(value, chosen, change) for name, value in before.items()}
+    changed = {name: value for name, value in after.items() if value is not before[name]}
+    return replace(thing, **changed) if changed else thing

@@ -1,0 +1,273 @@
+"""An experiment is one TOML file: data, model, training, method, personalization. Wrong keys are all reported at once.
+
+The hash of what influences the result names the run; where it is computed (``[machine] device``) does not count.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, Strict, ValidationError, field_validator, model_validator
+
+from fedbasis.experiment.protection import Aggregation, Privacy, unprotected
+from fedbasis.experiment.toml import Section, nearest, read_toml, sentences
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import MethodConfig
+from fedbasis.networks.models import MODELS
+from fedbasis.networks.train import Augment
+from fedbasis.serving.personalize import KEPT, all_ways
+from pflbed import Spec
+from pflbed.errors import InputError
+from pflbed.files import sha256_of
+from pflbed.spec import PARTITIONS
+
+EMBEDDED = "digits4"
+LATER = (("data", "limit"), ("train", "serve_every"), ("personalize", "whom"))
+"""Keys that came after the first runs: at their default they do not count for a run's name."""
+WHOLE_LATER = ("aggregation", "privacy")
+"""The same of whole tables."""
+
+
+class Data(Section):
+    """Where the images come from and how they become clients."""
+
+    source: str = Field(
+        default=EMBEDDED,
+        description="'digits4' (embedded), a folder <domain>/<class>/<image>, or a benchmark of 'pflbed build'",
+    )
+    dataset: str | None = Field(default=None, description="what the folder holds: pacs, cifar10 ...; unset: any images")
+    resolution: int = Field(default=28, ge=8, le=1024, description="images are scaled and cropped to this square")
+    clients: int = Field(default=20, ge=1, description="participating clients per domain")
+    new_clients: int = Field(default=10, ge=0, description="new clients per domain")
+    alpha: float = Field(default=0.3, gt=0, description="Dirichlet concentration over classes")
+    partition: str = Field(default="dirichlet", description=f"how images become clients: {', '.join(PARTITIONS)}")
+    classes_per_client: int = Field(default=5, ge=1, description="for shards")
+    domain_alpha: float = Field(default=0.3, gt=0, description="for mixtures")
+    split: Annotated[tuple[float, float, float, float], Strict(False)] = Field(
+        default=(60, 20, 5, 15), description="participating/new/val/test in %"
+    )
+    min_rows: int = Field(default=2, ge=1, description="the least number of images a client has")
+    limit: int | None = Field(default=None, ge=1, description="take so many images of a domain's every class at most")
+    sizes: dict[str, float] = Field(default={"S": 0.5, "M": 1.0}, description="shares of a new client's images")
+
+    @field_validator("sizes")
+    @classmethod
+    def _in_order(cls, sizes: dict[str, float]) -> dict[str, float]:
+        return dict(sorted(sizes.items(), key=lambda size: size[1]))
+
+    @field_validator("split")
+    @classmethod
+    def _can_validate(cls, split: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+        if split[2] <= 0:
+            raise ValueError("the third share, validation, must be above 0: rates and epochs are chosen by it")
+        return split
+
+    def spec(self, seed: int) -> Spec:
+        """Return PFLBed's specification of the benchmark."""
+        return Spec(
+            self.clients, self.new_clients, self.alpha, self.split, self.min_rows, self.sizes, seed, self.partition,
+            self.classes_per_client, self.domain_alpha,
+        )  # fmt: skip
+
+    def as_built(self, spec: Spec) -> Self:
+        """Return what a benchmark that was built before says of itself."""
+        return self.model_copy(
+            update={
+                "clients": spec.clients_per_domain, "new_clients": spec.new_clients_per_domain, "alpha": spec.alpha,
+                "split": spec.split, "min_rows": spec.min_rows, "sizes": dict(spec.sizes),
+                "partition": spec.partition, "classes_per_client": spec.classes_per_client,
+                "domain_alpha": spec.domain_alpha,
+            }
+        )  # fmt: skip
+
+
+class Model(Section):
+    """The network."""
+
+    name: str = Field(default="cnn-small", description=f"one of {', '.join(MODELS)}, or your own 'module:factory'")
+    options: dict[str, Any] = Field(default={}, description="passed to the network, such as width or norm")
+    blocks: int | dict[str, list[str]] | None = Field(
+        default=None, description="1, or block -> parameter-name prefixes"
+    )
+    weights: str | None = Field(default=None, description="a safetensors file of pretrained weights")
+
+    @field_validator("name")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name not in MODELS and ":" not in name:
+            raise ValueError(f"there is no such network{nearest(name, list(MODELS))}")
+        return name
+
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0)]
+
+
+class Train(Section):
+    """The federation's rounds and every client's local SGD."""
+
+    rounds: int = Field(default=100, ge=1)
+    participation: Count | Share = Field(default=1.0, description="clients a round: a share (1.0) or a number (10)")
+    weighting: str = Field(default="uniform", pattern="^(uniform|examples)$", description="uniform or examples")
+    epochs: int = Field(default=5, ge=1, description="local epochs a round")
+    batch: int = Field(default=16, ge=1)
+    rate: float = Field(default=0.01, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    decay: float = Field(default=1e-4, ge=0)
+    augment: Augment = "none"
+    serve_every: int = Field(default=0, ge=0, description="every so many rounds serve clients too, for a curve; 0: no")
+
+
+class Personalize(Section):
+    """How clients are served and scored."""
+
+    whom: str = Field(
+        default="new", pattern="^(new|participating)$", description="new clients, or those that took part"
+    )
+    ways: Annotated[tuple[str, ...], Strict(False)] | None = Field(
+        default=None,
+        min_length=1,
+        description="none, lp, ft, ft-prox, bn, the method's own, own+lp, own+ft, kept; unset: the method's",
+    )
+    epochs: int = Field(default=20, ge=1)
+    rates: Annotated[tuple[Rate, ...], Strict(False)] = Field(
+        default=(0.005, 0.01, 0.05), min_length=1, description="chosen on validation data"
+    )
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    decay: float = Field(default=1e-4, ge=0)
+    batch: int = Field(default=16, ge=1)
+    prox: float = Field(default=1.0, gt=0, description="strength of ft-prox's pull towards the server's model")
+    validate_every: int = Field(
+        default=1, ge=1, description="epochs between two looks at validation data; divides 'epochs'"
+    )
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.epochs % self.validate_every:
+            raise ValueError(f"validate_every must divide epochs, but {self.epochs} is no multiple of it")
+        return self
+
+
+class Machine(Section):
+    """Where it is computed. The number of threads can change the last bits, so it counts for the run's name."""
+
+    engine: str = Field(
+        default="auto",
+        pattern="^(auto|serial|pool|ray)$",
+        description="serial, pool (processes), ray (a cluster); auto: pool where there are several cores",
+    )
+    workers: int | None = Field(default=None, ge=1, description="processes; unset: one a core, or two a GPU")
+    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps ...")
+    checkpoint_seconds: float = Field(default=1.0, ge=0, description="the least time between two checkpoints")
+    threads: int = Field(default=1, ge=1, description="of one process; small networks are fastest with 1")
+
+
+class Experiment(Section):
+    """One training run and its evaluation."""
+
+    seed: int = Field(default=0, ge=0)
+    data: Data = Data()
+    model: Model = Model()
+    train: Train = Train()
+    personalize: Personalize = Personalize()
+    machine: Machine = Machine()
+    aggregation: Aggregation = Aggregation()
+    privacy: Privacy = Privacy()
+    method_name: str
+    method: MethodConfig
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """The ways of personalizing that are evaluated."""
+        return self.personalize.ways or METHODS[self.method_name].ways
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything, defaults included, as plain data."""
+        return {
+            **self.model_dump(mode="json", exclude={"method", "method_name"}),
+            "method": {"name": self.method_name, **self.method.model_dump(mode="json")},
+        }
+
+    def digest(self, data_digest: str) -> str:
+        """Hash what influences the result: the settings, the data and the weights themselves, not where these lie."""
+        settings = self.as_dict()
+        for place in ("engine", "workers", "device", "checkpoint_seconds"):
+            settings["machine"].pop(place)
+        settings["data"].pop("source")
+        for section, key in LATER:
+            if settings[section][key] == type(getattr(self, section)).model_fields[key].default:
+                settings[section].pop(key)
+        for section in (name for name in WHOLE_LATER if getattr(self, name) == type(getattr(self, name))()):
+            settings.pop(section)
+        if self.model.weights is not None:
+            settings["model"]["weights"] = _content(Path(self.model.weights))
+        text = json.dumps([settings, data_digest], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def parse(raw: Mapping[str, Any], where: str = "the configuration") -> Experiment:
+    """Check a configuration as a whole and report everything that is wrong in it at once."""
+    raw = dict(raw)
+    method = raw.pop("method", None)
+    problems: list[str] = []
+    name, config = "", MethodConfig()
+    if not isinstance(method, Mapping) or not isinstance(method.get("name"), str):
+        problems.append(f"[method] needs a 'name', one of {', '.join(METHODS)}")
+    elif method["name"] not in METHODS:
+        problems.append(f"method.name is '{method['name']}'{nearest(method['name'], list(METHODS))}")
+    else:
+        name = method["name"]
+        try:
+            settings = {key: value for key, value in method.items() if key != "name"}
+            config = METHODS[name].Config.model_validate_json(json.dumps(settings, default=str), strict=True)
+        except ValidationError as error:
+            problems += sentences(error, ("method",), METHODS[name].Config)
+    if raw.pop("method_name", None) is not None:
+        problems.append("'method_name' is not a key (did you mean 'method'?)")
+    try:
+        experiment = Experiment(method_name=name, method=config, **raw)
+    except ValidationError as error:
+        problems += sentences(error, (), Experiment)
+    else:
+        problems += _misfits(experiment)
+    if problems:
+        count = f"{len(problems)} problem{'s' * (len(problems) > 1)}"
+        raise InputError(f"A configuration must be right as a whole, but {where} has {count}: {'; '.join(problems)}.")
+    return experiment
+
+
+def read(path: Path) -> Experiment:
+    """Read a TOML file."""
+    return parse(read_toml(path, "The configuration", "see experiments/ for ready ones"), str(path))
+
+
+def _content(weights: Path) -> str:
+    if not weights.is_file():
+        raise InputError(f"The weights (model.weights) must be a safetensors file, but there is no file {weights}.")
+    return sha256_of(weights)
+
+
+def _misfits(experiment: Experiment) -> list[str]:
+    """Find what is right by itself but not together."""
+    problems: list[str] = []
+    try:
+        experiment.data.spec(experiment.seed)
+    except InputError as error:
+        problems.append(f"[data] {error}")
+    if experiment.method_name:
+        method, takes_part = METHODS[experiment.method_name], experiment.personalize.whom == "participating"
+        allowed = (*all_ways(method), *((KEPT,) if takes_part and method.own else ()))
+        wrong = [way for way in experiment.ways if way not in allowed]
+        problems += [f"personalize.ways holds '{way}'{nearest(way, list(allowed))}" for way in wrong]
+    problems += unprotected(
+        experiment.aggregation, experiment.privacy, experiment.method_name, experiment.train.weighting,
+        experiment.personalize.whom,
+    )  # fmt: skip
+    if experiment.personalize.whom == "participating" and 1.0 not in experiment.data.sizes.values():
+        problems.append("clients that took part have all of their images, but data.sizes has no size of 1.0")
+    if experiment.personalize.whom == "new" and not experiment.data.new_clients:
+        problems.append("data.new_clients is 0, so there is nobody to serve (did you mean whom = 'participating'?)")
+    return problems

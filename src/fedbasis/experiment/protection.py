@@ -1,0 +1,79 @@
+"""The two tables of a configuration about clients one does not trust, and about what they must not give away."""
+
+from typing import Literal, cast
+
+from pydantic import Field
+
+from fedbasis.experiment.toml import Section
+from fedbasis.methods import METHODS
+from fedbasis.tensors.averaging import Averaging
+from fedbasis.training.accounting import default_delta
+from fedbasis.training.privacy import Mechanism
+
+
+class Aggregation(Section):
+    """How the server averages what clients send (docs/robustness.md)."""
+
+    mean: str = Field(
+        default="mean",
+        pattern="^(mean|trimmed|median)$",
+        description="coordinate by coordinate: the mean, the trimmed mean, or the median",
+    )
+    trim: float = Field(default=0.2, ge=0, lt=0.5, description="share that 'trimmed' leaves out at either end")
+    clip: float | None = Field(default=None, gt=0, description="the longest update (L2) taken as it is; unset: any")
+
+    def averaging(self) -> Averaging:
+        """Return it as methods need it."""
+        return Averaging(cast(Literal["mean", "trimmed", "median"], self.mean), self.trim, self.clip)
+
+
+class Privacy(Section):
+    """Differential privacy of the participating clients (docs/privacy.md)."""
+
+    noise_multiplier: float = Field(
+        default=0.0, ge=0, description="noise on a round's mean, in clips / clients; 0: off"
+    )
+    clip: float = Field(default=1.0, gt=0, description="the longest update (L2) of a client; longer ones are shortened")
+    delta: float | None = Field(default=None, gt=0, lt=1, description="of (epsilon, delta); unset: 1 / clients^1.1")
+    noise_seed: str = Field(
+        default="run",
+        pattern="^(run|secret)$",
+        description="run: from the seed, for experiments; secret: from the operating system, for real clients",
+    )
+
+    def mechanism(self, clients: int, sampled: int) -> Mechanism | None:
+        """Return it as rounds need it; nothing if it is off."""
+        if not self.noise_multiplier:
+            return None
+        delta = default_delta(clients) if self.delta is None else self.delta
+        return Mechanism(self.noise_multiplier, self.clip, delta, clients, sampled, self.noise_seed == "secret")
+
+
+def unprotected(aggregation: Aggregation, privacy: Privacy, method: str, weighting: str, whom: str) -> list[str]:
+    """Find what aggregation and privacy cannot do together, or with the rest."""
+    problems: list[str] = []
+    averaging, private = aggregation.averaging(), privacy.noise_multiplier > 0
+    by_examples = weighting == "examples"
+    if averaging.robust and by_examples:
+        problems.append(
+            "aggregation.mean does not trust clients, so it cannot believe how many images they say they have; set "
+            "train.weighting = 'uniform'"
+        )
+    if not averaging.trusting and method and not METHODS[method].averages:
+        problems.append(f"[aggregation] has no meaning for {method}, which averages nothing")
+    if private and by_examples:
+        problems.append(
+            "[privacy] bounds what a client can change, but a client with many images would count more; set "
+            "train.weighting = 'uniform'"
+        )
+    if private and not averaging.trusting:
+        problems.append(
+            "[privacy] shortens updates itself and adds its noise to their mean; leave [aggregation] out, and set "
+            "privacy.clip"
+        )
+    if private and privacy.noise_seed == "secret" and whom == "participating":
+        problems.append(
+            "privacy.noise_seed = 'secret' protects the clients that take part, but personalize.whom = 'participating' "
+            "would write down what each of them predicts; serve new clients"
+        )
+    return problems

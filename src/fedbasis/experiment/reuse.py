@@ -1,0 +1,43 @@
+"""Runs that differ only in how they serve clients need one training: the second takes over what the first learned.
+
+What a finished run published is put into the new run's folder as its last checkpoint. So the new run goes on as one
+that was stopped after its last round, and ends with the same bits as if it had trained itself.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+from fedbasis.experiment import Prepared
+from fedbasis.serving import artifact
+from fedbasis.serving.personalize import KEPT
+from fedbasis.training.runs import Run
+from pflbed.files import replacing
+
+
+def lend(prepared: Prepared, out: Path) -> Run | None:
+    """Spare a run its training if a finished run below ``out`` trained alike; return the lender."""
+    run = prepared.run(out)
+    if KEPT in prepared.experiment.ways:  # what clients keep is not published
+        return None
+    with run.locked():
+        if run.done or run.checkpoint.exists():
+            return None
+        lender = _lender(prepared, out)
+        if lender is not None:
+            card, server = artifact.load(lender.bases, "bases", trust=True)  # the network that this run names itself
+            with replacing(run.metrics) as temporary:
+                shutil.copyfile(lender.metrics, temporary)
+            run.save_checkpoint(server, int(card.provenance["rounds"]))
+        return lender
+
+
+def _lender(prepared: Prepared, out: Path) -> Run | None:
+    for folder in sorted(out.glob(f"{prepared.experiment.method_name}-*")):
+        run = Run(folder)
+        if (
+            run.done
+            and json.loads((folder / "done").read_text(encoding="utf-8")).get("training") == prepared.training_digest
+        ):
+            return run
+    return None

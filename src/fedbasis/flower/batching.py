@@ -1,0 +1,160 @@
+"""Questions to nodes and their answers: one Flower message to a node, however many experiments want something of it.
+
+Experiments are trained side by side, each in a thread of its own, and only one of these runs at a time: whoever asks
+waits until all others ask too (or are done), and then one message goes to every node. A node starts a process for a
+message, which takes seconds, so this is what makes several experiments little dearer than one.
+"""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import httpx
+from flwr.app import Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from fedbasis.engines.base import Lost
+from fedbasis.flower.message_limit import limited
+from fedbasis.flower.payload import Parcel, aside, loaded, unloaded
+from pflbed.errors import InputError
+
+POLL_SECONDS = 0.25
+NAME_SECONDS = 120.0
+"""So long may a node take to tell its name."""
+LITTLE = 2**20
+"""Bytes that an answer without tensors can have at most."""
+WHO = f"{MessageType.QUERY}.who"
+Answer = Parcel | Lost
+
+
+@dataclass
+class _Question:
+    parcels: Mapping[str, Parcel]
+    largest: int
+    answers: dict[str, Answer] = field(default_factory=dict)
+    done: bool = False
+    error: Exception | None = None
+
+
+class Exchange:
+    """Ask nodes by their names."""
+
+    def __init__(self, grid: Grid, parties: int, kind: str, deadline: float, minimum: float = 1.0) -> None:
+        self._grid, self._parties, self._kind = grid, parties, kind
+        self._deadline, self._minimum, self._began = deadline, minimum, False
+        self.turn = threading.Condition()
+        """Held by whoever runs."""
+        self._waiting: list[_Question] = []
+        self._names: dict[int, str] = {}
+
+    def ask(self, parcels: Mapping[str, Parcel], largest: int) -> Mapping[str, Answer]:
+        """Send parcels to nodes by name; return what came back in time, at most ``largest`` bytes from each."""
+        question = _Question(parcels, largest)
+        self._waiting.append(question)
+        self._send_if_all_wait()
+        self.turn.wait_for(lambda: question.done)
+        if question.error is not None:
+            raise question.error
+        return question.answers
+
+    def leave(self) -> None:
+        """Ask no more; the others need not wait."""
+        self._parties -= 1
+        self._send_if_all_wait()
+
+    def _present(self, wanted: Sequence[str], seconds: float) -> dict[str, int]:
+        """Return the nodes that are here by name; wait at first for all who are wanted, later for the minimum."""
+        ends = time.monotonic() + seconds
+        enough = self._minimum * len(wanted) if self._began else len(wanted)
+        self._began = True
+        while True:
+            here = self._by_name()
+            if sum(name in here for name in wanted) >= enough - 1e-9 or time.monotonic() > ends:
+                return here
+            time.sleep(POLL_SECONDS)
+
+    def _by_name(self) -> dict[str, int]:
+        listed = sorted(self._grid.get_nodes(), key=lambda node: str(node.last_activated_at))
+        nodes = {int(node.node_id): str(node.name) for node in listed}
+        unnamed = [node for node, name in nodes.items() if not name and node not in self._names]
+        if unnamed:  # registered keys have names; without authentication nodes are asked
+            messages = {node: Message(RecordDict(), node, WHO, ttl=NAME_SECONDS) for node in unnamed}
+            for node, answer in self._answers(messages, NAME_SECONDS, LITTLE).items():
+                self._names[node] = answer[0].word("name") if isinstance(answer, list) and answer else ""
+        found: dict[str, int] = {}
+        for node, name in nodes.items():
+            if called := name or self._names.get(node, ""):
+                found[called] = node  # without authentication, one that came back has a new number: the last one holds
+        return found
+
+    def _send_if_all_wait(self) -> None:
+        if not self._waiting or len(self._waiting) < self._parties:
+            return
+        questions, self._waiting = self._waiting, []
+        try:
+            self._send(questions)
+        except Exception as error:  # noqa: BLE001  raised where the questions were asked
+            for question in questions:
+                question.error = error
+        for question in questions:
+            question.done = True
+        self.turn.notify_all()
+
+    def _send(self, questions: Sequence[_Question]) -> None:
+        wanted = list(dict.fromkeys(name for question in questions for name in question.parcels))
+        ends = time.monotonic() + self._deadline
+        here = self._present(wanted, self._deadline / 2)
+        messages = {}
+        for name in wanted:
+            if name in here:
+                content = loaded(question.parcels[name] for question in questions if name in question.parcels)
+                ttl = max(1.0, ends - time.monotonic())
+                messages[here[name]] = Message(content, here[name], self._kind, ttl=ttl)
+        answers = self._answers(messages, ends - time.monotonic(), sum(question.largest for question in questions))
+        for name in wanted:
+            asked = [question for question in questions if name in question.parcels]
+            answer = answers.get(here.get(name, -1), Lost("it did not answer in time.", answered=False))
+            if isinstance(answer, list) and len(answer) != len(asked):
+                answer = Lost(f"it must answer {len(asked)} questions, but it answered {len(answer)}.")
+            for i, question in enumerate(asked):
+                question.answers[name] = answer[i] if isinstance(answer, list) else answer
+
+    def _answers(self, messages: Mapping[int, Message], seconds: float, largest: int) -> dict[int, list[Parcel] | Lost]:
+        """Push messages and pull their replies, each by itself, so that a broken one is its sender's alone."""
+        ends = time.monotonic() + seconds
+        identities = list(self._grid.push_messages(list(messages.values()))) if messages else []
+        waiting = {node: str(identity) for node, identity in zip(messages, identities, strict=True) if identity}
+        found: dict[int, list[Parcel] | Lost] = {}
+        while waiting and time.monotonic() < ends:
+            for node, identity in list(waiting.items()):
+                answer = self._reply(identity, largest)
+                if answer is not None:
+                    found[node] = answer
+                    del waiting[node]
+            time.sleep(POLL_SECONDS if waiting else 0)
+        return found
+
+    def _reply(self, identity: str, largest: int) -> list[Parcel] | Lost | None:
+        try:
+            with limited(largest):
+                replies = list(self._grid.pull_messages([identity]))
+            if not replies:
+                return None
+            if replies[0].has_error():
+                return _failed(int(replies[0].error.code), str(replies[0].error.reason))
+            return [aside(parcel) for parcel in unloaded(replies[0].content)]
+        except httpx.HTTPError:
+            raise
+        except InputError as error:
+            return Lost(str(error))
+        except Exception as error:  # noqa: BLE001  whatever a node can make Flower stumble over, it is that node's fault
+            return Lost(f"it cannot be read ({type(error).__name__}).")
+
+
+def _failed(code: int, reason: str) -> Lost:
+    """Tell a node's own failure from a node that is gone."""
+    if code in (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE):
+        return Lost(f"it did not answer in time ({reason[:100]}).", answered=False)
+    return Lost(f"it failed: {reason[:300]}")

@@ -1,0 +1,115 @@
+"""What travels in a Flower message: parcels, each with a few words and numbers and at most one block of tensors.
+
+All parcels of a message are one run of bytes, because Flower carries everything it knows as a thing of its own in
+requests of their own: a json list (words, numbers, how long every block is), then the blocks. Nothing is ever
+unpickled.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, RecordDict
+from numpy.typing import NDArray
+
+from fedbasis.tensors import packed as pack
+from fedbasis.tensors.params import State
+from pflbed.errors import InputError
+
+KIND = "fedbasis"
+LENGTH = 8
+"""Bytes that tell how long the json list is."""
+Block = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """One job, or its answer."""
+
+    words: Mapping[str, str | int]
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    block: Block = field(default_factory=lambda: np.zeros(0, dtype=np.uint8))
+
+    def word(self, key: str) -> str:
+        """Return a text, or nothing if the parcel has none by this name."""
+        value = self.words.get(key, "")
+        return value if isinstance(value, str) else ""
+
+    def number(self, key: str) -> int:
+        """Return a whole number, or -1 if the parcel has none by this name."""
+        value = self.words.get(key, -1)
+        return value if isinstance(value, int) else -1
+
+
+def block_of(state: State, precision: str = "float32") -> Block:
+    """Pack a state; in bfloat16, float32 tensors are rounded and take half the bytes."""
+    if precision == "bfloat16":
+        state = {g: {n: _halved(tensor) for n, tensor in named.items()} for g, named in state.items()}
+    return pack.packed(state)
+
+
+def _halved(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.bfloat16() if tensor.dtype == torch.float32 else tensor
+
+
+def restored(state: State) -> State:
+    """Bring tensors that travelled in bfloat16 back to float32."""
+    return {
+        group: {name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor for name, tensor in named.items()}
+        for group, named in state.items()
+    }
+
+
+def aside(parcel: Parcel) -> Parcel:
+    """Put a parcel's block on disk, from where it is shown without being held in memory."""
+    if not len(parcel.block):
+        return parcel
+    with tempfile.TemporaryFile() as file:  # has no name; it is gone when nobody looks at it any more
+        file.write(parcel.block.data)
+        file.flush()
+        return replace(parcel, block=np.memmap(file, dtype=np.uint8, mode="c"))
+
+
+def joined(parcels: Iterable[Parcel]) -> bytes:
+    """Write parcels as one run of bytes."""
+    several = list(parcels)
+    told = [[dict(parcel.words), dict(parcel.numbers), len(parcel.block)] for parcel in several]
+    head = json.dumps(told).encode()
+    return b"".join([len(head).to_bytes(LENGTH, "little"), head, *(parcel.block.tobytes() for parcel in several)])
+
+
+def parted(data: bytes) -> list[Parcel]:
+    """Read parcels that somebody else wrote; lengths are checked before anything is copied."""
+    try:
+        start = LENGTH + int.from_bytes(data[:LENGTH], "little")
+        told = json.loads(data[LENGTH:start])
+        if start + sum(length for _, _, length in told) != len(data) or any(length < 0 for _, _, length in told):
+            raise ValueError("it has another length than it tells of")
+        parcels = []
+        for words, numbers, length in told:
+            plain = {str(key): value for key, value in words.items() if isinstance(value, str | int)}
+            counted = {str(key): float(value) for key, value in numbers.items()}
+            block = np.frombuffer(bytearray(data[start : start + length]), dtype=np.uint8)
+            parcels.append(Parcel(plain, counted, block))
+            start += length
+    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise InputError(f"it must be parcels of ours, but it is not ({error}).") from error
+    return parcels
+
+
+def loaded(parcels: Iterable[Parcel]) -> RecordDict:
+    """Put parcels into the content of a message."""
+    data = joined(parcels)
+    return RecordDict({KIND: ArrayRecord({KIND: Array("uint8", (len(data),), KIND, data)})})
+
+
+def unloaded(content: RecordDict) -> list[Parcel]:
+    """Take the parcels out of a message; what is not laid out like one is refused."""
+    record = content.get(KIND)
+    array = record.get(KIND) if isinstance(record, ArrayRecord) and len(record) == len(content) == 1 else None
+    if array is None or (array.dtype, array.stype) != ("uint8", KIND):
+        raise InputError("it must hold one array of ours, but it holds something else.")
+    return parted(array.data)

@@ -1,0 +1,37 @@
+"""The registry of methods: adding one is a file beside this and a line here."""
+
+from fedbasis.methods.apfl import APFL
+from fedbasis.methods.base import Method
+from fedbasis.methods.ditto import Ditto
+from fedbasis.methods.fed_mtl import FedMTL
+from fedbasis.methods.fedamp import FedAMP
+from fedbasis.methods.fedavg import FedAvg
+from fedbasis.methods.fedbasis import FedBasis
+from fedbasis.methods.fedbn import FedBn
+from fedbasis.methods.fedem import FedEM
+from fedbasis.methods.fedfomo import FedFomo
+from fedbasis.methods.fedper import FedPer
+from fedbasis.methods.fedprox import FedProx
+from fedbasis.methods.fedrep import FedRep
+from fedbasis.methods.fedrod import FedRoD
+from fedbasis.methods.ifca import IFCA
+from fedbasis.methods.kmeans_k import KMeansK
+from fedbasis.methods.knn_per import KNNPer
+from fedbasis.methods.l2gd import L2GD
+from fedbasis.methods.lg_fedavg import LgFedAvg
+from fedbasis.methods.local import Local
+from fedbasis.methods.pca_k import PCAK
+from fedbasis.methods.per_fedavg import PerFedAvg
+from fedbasis.methods.per_fedavg_hf import PerFedAvgHF
+from fedbasis.methods.pfedgp import PFedGP
+from fedbasis.methods.pfedhn import PFedHN
+from fedbasis.methods.pfedme import PFedMe
+from fedbasis.methods.scaffold import Scaffold
+
+METHODS: dict[str, type[Method]] = {
+    method.name: method
+    for method in (
+        Local, FedAvg, FedProx, Scaffold, FedMTL, PerFedAvg, PerFedAvgHF, PFedMe, Ditto, APFL, L2GD, LgFedAvg, FedPer,
+        FedRep, FedBn, PFedHN, KNNPer, PCAK, KMeansK, FedBasis, IFCA, FedEM, FedRoD, FedFomo, FedAMP, PFedGP,
+    )
+}  # fmt: skip

@@ -1,0 +1,72 @@
+"""Ditto: FedAvg's global model, and beside it a personal model of every client that is pulled towards the global one.
+
+Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021. Client m trains and sends
+the global model as in FedAvg, and trains and keeps (algorithm 1)
+
+    v_m  to minimize  f_m(v) + lambda / 2 ||v - w_t||^2,
+
+with w_t the received global model. A client's first v_m is w_t. Both models see the same batches, as in the authors'
+code; so lambda = 0 is training alone. The pull acts on parameters, not on normalization statistics.
+
+The paper chooses lambda among 0.1, 1 and 2 by a client's validation data and takes 1 where there are too few (smaller
+ones are for strong attacks); the authors' runs without attack use 1, the default here.
+"""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from pydantic import Field
+
+from fedbasis.methods.base import MODEL, Adaptation, Context, MethodConfig, Sent
+from fedbasis.methods.fedavg import FedAvg
+from fedbasis.networks.train import Examples, by_epoch, local_sgd, proximal, sgd_steps
+from fedbasis.tensors.params import State, Tensors
+
+PERSONAL = "personal"
+
+
+class DittoConfig(MethodConfig):
+    """One number."""
+
+    lam: float = Field(1.0, ge=0, description="lambda, the pull of a personal model towards the global one")
+
+
+class Ditto(FedAvg):
+    """The global model is the only state of the server; every client keeps a model."""
+
+    name: ClassVar[str] = "ditto"
+    title: ClassVar[str] = "Ditto"
+    paper: ClassVar[str] = "Li et al. 2021"
+    keeps: ClassVar[str] = "its personal model"
+    new_client: ClassVar[str] = "a personal model, trained from the global one and pulled towards it (ditto)"
+    Config: ClassVar[type[MethodConfig]] = DittoConfig
+    personalizers: ClassVar[tuple[str, ...]] = ("ditto",)
+    ways: ClassVar[tuple[str, ...]] = ("ditto",)
+    own: ClassVar[str] = PERSONAL
+    config: DittoConfig
+
+    def client_update(
+        self, received: State, kept: State | None, data: Examples, context: Context, only: tuple[int, int] | None = None
+    ) -> tuple[Sent, State | None]:
+        """Train the global model and send it, then train the personal model and keep it."""
+        sent, _ = super().client_update(received, kept, data, context, only)
+        model, recipe = context.model, self.task.recipe
+        model.load(received[MODEL])
+        pull = proximal(model, self.config.lam)  # towards the received model, which stands there now
+        if kept is not None:
+            model.load(kept[PERSONAL])
+        loss = local_sgd(model, data, recipe, context.generator("batches"), only=only, adjust=pull)
+        numbers = {**sent.numbers, "personal_loss": loss.value()}
+        return Sent(sent.tensors, numbers), {PERSONAL: model.tensors()}
+
+    def adapt(
+        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+    ) -> Iterator[tuple[float, Tensors]]:
+        """Train a personal model from the global one, with the same pull."""
+        if how not in self.personalizers:
+            raise KeyError(how)
+        model, recipe = context.model, plan.recipe(self.task.recipe)
+        model.load(self.model(server))
+        pull = proximal(model, self.config.lam)
+        for loss in by_epoch(sgd_steps(model, data, recipe, context.generator("adapt"), adjust=pull)):
+            yield loss, {}

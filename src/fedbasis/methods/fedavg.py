@@ -1,0 +1,48 @@
+"""FedAvg: every sampled client trains the global model on its own data; the server takes the mean.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
+"""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from fedbasis.methods.base import MODEL, Context, Method, Sent
+from fedbasis.networks.train import Adjust, Examples, local_sgd
+from fedbasis.tensors.params import State, Tensors
+
+
+class FedAvg(Method):
+    """The global model is the only state."""
+
+    name: ClassVar[str] = "fedavg"
+    title: ClassVar[str] = "FedAvg"
+    paper: ClassVar[str] = "McMahan et al. 2017"
+    sends: ClassVar[str] = "1 model"
+    keeps: ClassVar[str] = "nothing"
+    new_client: ClassVar[str] = "the global model as it is, or a new classifier (lp), or all of it fine-tuned (ft)"
+
+    def init(self, seed: int) -> State:
+        """Start from the initial model."""
+        return {MODEL: self.task.initial(seed)}
+
+    def client_update(
+        self, received: State, kept: State | None, data: Examples, context: Context, only: tuple[int, int] | None = None
+    ) -> tuple[Sent, State | None]:
+        """Train the received model and send it back; ``only`` limits the training to some of its steps."""
+        context.model.load(received[MODEL])
+        adjust = self.adjust(received, kept, context)
+        loss = local_sgd(context.model, data, self.task.recipe, context.generator("batches"), only=only, adjust=adjust)
+        numbers = {"loss": loss.value(), "examples": float(len(data))}
+        return Sent({MODEL: context.model.tensors()}, numbers), None
+
+    def adjust(self, received: State, kept: State | None, context: Context) -> Adjust | None:
+        """What a specialization adds to every gradient, once the model is loaded; here nothing."""
+        return None
+
+    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+        """Take the mean of the clients' models."""
+        return {MODEL: self.mean(updates)}
+
+    def model(self, server: State) -> Tensors:
+        """Return the global model."""
+        return server[MODEL]

@@ -1,0 +1,167 @@
+"""The basis models as one matrix per block: combine them, pull gradients back, update them all by one model's training.
+
+With the combination ``c`` frozen, d loss / d v_k = c_k * g, so under SGD with momentum ``mu``, weight decay ``lambda``
+and rate ``eta`` every basis moves along one shared direction ``u``. It is enough to train the combined model alone:
+
+    s     = sum_k c_k^2                                    per block
+    theta : plain SGD with rate eta*s and decay lambda/s   (one model, one momentum buffer)
+    a, A  = 1, 0;  each step A = mu*A + lambda*a; a -= eta*A
+    u     = (theta_T - a*theta_0) / s,    v_k = a*v_k + c_k*u      for every k
+
+This is exact, not an approximation. No client, no round and no file is known here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbasis.tensors.blocks import Layout
+from fedbasis.tensors.flat import FlatModel
+from fedbasis.tensors.params import State, Tensors
+from pflbed.errors import InputError
+
+MAJOR = "major"
+
+
+def basis_name(index: int) -> str:
+    """Name the group of a state that holds one basis."""
+    return f"basis_{index}"
+
+
+@dataclass(frozen=True)
+class BasisSet:
+    """All bases, stacked: row by row per block, the major basis (if there is one) first."""
+
+    layout: Layout
+    weights: list[Tensor]
+    statistics: list[Tensor]
+    major: bool
+
+    @classmethod
+    def from_models(cls, layout: Layout, models: Sequence[Tensors], major: bool) -> "BasisSet":
+        """Stack whole models; the first is the major basis if ``major`` is set."""
+        like = next(iter(models[0].values()))
+        stacked = [
+            [like.new_empty(len(models), layout.size(block, trained)) for block in range(len(layout.blocks))]
+            for trained in (True, False)
+        ]
+        for i, model in enumerate(models):  # row by row, so that no second copy of all of them is ever there
+            for kind, trained in zip(stacked, (True, False), strict=True):
+                for matrix, flat in zip(kind, layout.flatten(model, trained, f"Basis {i}"), strict=True):
+                    matrix[i] = flat
+        return cls(layout, stacked[0], stacked[1], major)
+
+    @classmethod
+    def from_state(cls, layout: Layout, state: State) -> "BasisSet":
+        """Read the groups ``major``, ``basis_0``, ``basis_1`` ... of a state."""
+        major = MAJOR in state
+        count = sum(group.startswith("basis_") for group in state)
+        groups = [MAJOR] * major + [basis_name(k) for k in range(count)]
+        if count == 0 or any(group not in state for group in groups):
+            raise InputError(f"A set of bases needs the groups basis_0, basis_1 ..., but it holds {sorted(state)}.")
+        return cls.from_models(layout, [state[group] for group in groups], major)
+
+    def to_state(self) -> State:
+        """Name every basis again; the tensors are copies."""
+        groups = [MAJOR] * self.major + [basis_name(k) for k in range(self.count)]
+        return {group: self.row(i) for i, group in enumerate(groups)}
+
+    @property
+    def count(self) -> int:
+        """K: the number of bases besides the major one."""
+        return self.weights[0].shape[0] - self.major
+
+    def to(self, device: torch.device | str) -> "BasisSet":
+        """Return the same bases on a device."""
+        weights, statistics = ([matrix.to(device) for matrix in kind] for kind in (self.weights, self.statistics))
+        return BasisSet(self.layout, weights, statistics, self.major)
+
+    def row(self, index: int) -> Tensors:
+        """Copy one row of the stack out as a named model."""
+        return self.layout.unflatten(
+            [matrix[index].clone() for matrix in self.weights], [matrix[index].clone() for matrix in self.statistics]
+        )
+
+    def combine_into(self, c: Tensor, model: FlatModel, statistics: bool = True) -> None:
+        """Write the combined model theta = c V, and its statistics unless told otherwise, into a working model."""
+        for block, row in enumerate(c.unbind()):
+            torch.mv(self.weights[block].t(), row, out=model.weights[block])
+            if statistics and self.statistics[block].shape[1]:
+                torch.mv(self.statistics[block].t(), row, out=model.statistics[block])
+
+    def merge(self, c: Tensor) -> Tensors:
+        """Return the combined model as one ordinary model, as large as a single basis."""
+        weights = [torch.mv(matrix.t(), row) for matrix, row in zip(self.weights, c.unbind(), strict=True)]
+        statistics = [torch.mv(matrix.t(), row) for matrix, row in zip(self.statistics, c.unbind(), strict=True)]
+        return self.layout.unflatten(weights, statistics)
+
+    def pull_back(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Turn d loss / d theta into d loss / d c: one matrix-vector product per block."""
+        return torch.stack([torch.mv(matrix, g) for matrix, g in zip(self.weights, gradients, strict=True)])
+
+    def cosine(self) -> tuple[float, list[float]]:
+        """Return the mean pairwise cosine similarity of the K bases: of the whole networks, and per block."""
+        if self.count < 2:
+            return 1.0, [1.0] * len(self.weights)
+        grams = [(m[self.major :].double() @ m[self.major :].double().t()) for m in self.weights]
+        return _mean_cosine(torch.stack(grams).sum(dim=0)), [_mean_cosine(gram) for gram in grams]
+
+    def cosines(self) -> dict[str, float]:
+        """Name them: of the network, and of every block."""
+        whole, blocks = self.cosine()
+        return {"network": whole, **dict(zip(self.layout.blocks, blocks, strict=True))}
+
+
+def _mean_cosine(gram: Tensor) -> float:
+    norms = gram.diagonal().clamp_min(torch.finfo(gram.dtype).tiny).sqrt()
+    cosines = gram / torch.outer(norms, norms)
+    return float(cosines[tuple(torch.triu_indices(len(gram), len(gram), offset=1))].mean())
+
+
+@dataclass(frozen=True)
+class FactoredRates:
+    """The rate and decay with which the combined model is trained, per block, so that the bases move as they should."""
+
+    theta_rates: list[float]
+    theta_decays: list[float]
+    basis_rates: list[float]
+    decay: float
+    momentum: float
+
+    @classmethod
+    def of(cls, c: Tensor, rate: float, momentum: float, decay: float, per_model: bool) -> "FactoredRates":
+        """Derive them from a combination; ``per_model`` lets the combined model, not each basis, move at ``rate``."""
+        squares = [float(s) for s in square_sums(c)]
+        basis = [rate / s if per_model else rate for s in squares]
+        theta = [rate if per_model else rate * s for s in squares]
+        return cls(theta, [decay / s for s in squares], basis, decay, momentum)
+
+    def shrinkage(self, steps: int) -> Tensor:
+        """Return ``a`` per block: how much of the old basis is left after so many steps of weight decay."""
+        kept = []
+        for rate in self.basis_rates:
+            a, momentum = 1.0, 0.0
+            for _ in range(steps):
+                momentum = self.momentum * momentum + self.decay * a
+                a -= rate * momentum
+            kept.append(a)
+        return torch.tensor(kept, dtype=torch.float64)
+
+
+def square_sums(c: Tensor) -> Tensor:
+    """Return s = sum_k c_k^2 per block."""
+    return c.square().sum(dim=1)
+
+
+def rebuild(v: Tensor, c: Tensor, a: Tensor, theta_end: Tensor, share: Tensor | None = None) -> Tensor:
+    """Rebuild one block's bases from one client's trained model: ``share*a*v_k + c_k*u`` for every row k.
+
+    Written as ``(c/s) theta_T + a (share*v - (c/s) theta_0)`` so that a single basis comes out as ``theta_T`` bit for
+    bit. ``share`` (1 by default) scales the part of the old basis; aggregation by usage sets it to alpha.
+    """
+    pull = (c / c.square().sum()).unsqueeze(1)
+    theta_start = torch.mv(v.t(), c)
+    old = v if share is None else share.unsqueeze(1) * v
+    return pull * theta_end + a.to(v.dtype) * (old - pull * theta_start)

@@ -1,0 +1,177 @@
+"""The three local learners of FedBasis: coefficients with the bases frozen, bases with the coefficients frozen, both.
+
+Coefficients cost one ordinary backward pass and two matrix-vector products a step. Bases under SGD cost what training
+one plain model costs (see ``basis``); every other optimizer, and joint training, updates all K bases in every step.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedbasis.methods.fedbasis import coefficients
+from fedbasis.methods.fedbasis.bases import BasisSet, FactoredRates, rebuild
+from fedbasis.networks.train import Examples, FlatAdam, FlatSGD, MeanLoss, Recipe, backward_passes, local_sgd
+from fedbasis.tensors.flat import FlatModel
+
+OptimizerName = Literal["sgd", "adam"]
+Statistics = Literal["own", "batch", "frozen"]
+"""What normalizes while psi is learned, and what the model is left with: ``own`` is the batch and the running
+statistics of the client's images, ``batch`` the batch and the bases' statistics, ``frozen`` the bases' throughout."""
+Only = tuple[int, int] | None
+Watch = Callable[[BasisSet, Tensor], None] | None  # called after every local step with the bases and psi of that moment
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all three learners work on: the working model, the client's data and its recipe."""
+
+    model: FlatModel
+    data: Examples
+    recipe: Recipe
+    only: Only = None
+    watch: Watch = None
+
+
+@dataclass(frozen=True)
+class CoefficientSettings:
+    """How psi is learned: by which optimizer, at which rate, normalized by what."""
+
+    optimizer: OptimizerName = "adam"
+    rate: float = 0.1
+    statistics: Statistics = "batch"
+
+    def stepper(self, psi: Tensor, momentum: float) -> FlatAdam | torch.optim.Optimizer:
+        """Make the optimizer that updates ``psi`` in place from ``psi.grad``."""
+        psi.grad = torch.zeros_like(psi)
+        if self.optimizer == "sgd":
+            return torch.optim.SGD([psi], lr=self.rate, momentum=momentum)
+        return FlatAdam(psi, self.rate)
+
+
+def learn_coefficients(
+    work: Work,
+    bases: BasisSet,
+    psi: Tensor,
+    generator: torch.Generator,
+    settings: CoefficientSettings,
+    classifier: int | None = None,
+) -> Iterator[tuple[bool, Tensor]]:
+    """Update ``psi`` in place, step by step, with the bases frozen; the model always holds the current combination.
+
+    With ``classifier`` (the number of the classifier's block) that block also gets a free offset on top of its
+    combination, trained by the recipe's SGD. Yields ``(epoch ends here, loss)`` after every step.
+    """
+    model, recipe = work.model, work.recipe
+    optimizer = settings.stepper(psi, recipe.momentum)
+    free, offset = None, torch.zeros(0)
+    if classifier is not None:
+        offset = torch.zeros_like(model.weights[classifier])
+        free = FlatSGD([offset], [model.gradients[classifier]], [recipe.rate], [0.0], recipe.momentum)
+
+    def refresh(statistics: bool = settings.statistics != "own") -> None:
+        bases.combine_into(coefficients.combination(coefficients.alpha(psi), bases.major), model, statistics)
+        if classifier is not None:
+            model.weights[classifier] += offset
+
+    refresh(statistics=True)
+    by: Literal["batch", "frozen"] = "frozen" if settings.statistics == "frozen" else "batch"
+    for epoch_ends, loss in backward_passes(model, work.data, recipe, generator, statistics=by, only=work.only):
+        _set_gradient(psi, coefficients.pull_back(psi, bases.pull_back(model.gradients), bases.major))
+        optimizer.step()
+        if free is not None and classifier is not None:
+            model.gradients[classifier].add_(model.weights[classifier], alpha=recipe.decay)
+            free.step()
+        refresh()
+        if work.watch is not None:
+            work.watch(bases, psi)
+        yield epoch_ends, loss
+
+
+def train_factored(
+    work: Work, c: Tensor, generator: torch.Generator, per_model: bool, on_step: Callable[[Tensor], None] | None = None
+) -> tuple[MeanLoss, Tensor]:
+    """Train the combined model, which stands in ``work.model`` already; return the loss and ``a``.
+
+    The bases are not needed until they are rebuilt, so they need not stay in memory meanwhile. ``on_step`` is called
+    with the present ``a`` after every step.
+    """
+    recipe = work.recipe
+    rates = FactoredRates.of(c, recipe.rate, recipe.momentum, recipe.decay, per_model)
+    loss = local_sgd(
+        work.model, work.data, recipe, generator, only=work.only,
+        rates=rates.theta_rates, decays=rates.theta_decays,
+        on_step=None if on_step is None else lambda steps: on_step(rates.shrinkage(steps)),
+    )  # fmt: skip
+    return loss, rates.shrinkage(loss.steps)
+
+
+def watch_rebuilt(
+    bases: BasisSet, psi: Tensor, c: Tensor, model: FlatModel, watch: Callable[[BasisSet, Tensor], None]
+) -> Callable[[Tensor], None]:
+    """Show the bases that the combined model stands for, step by step, while it alone is trained."""
+
+    def on_step(a: Tensor) -> None:
+        now = zip(bases.weights, c.unbind(), a, model.weights, strict=True)
+        watch(replace(bases, weights=[rebuild(*block) for block in now]), psi)
+
+    return on_step
+
+
+def train_bases(
+    work: Work,
+    bases: BasisSet,
+    psi: Tensor,
+    tau: float,
+    generator: torch.Generator,
+    per_model: bool,
+    optimizer: OptimizerName = "sgd",
+    joint: CoefficientSettings | None = None,
+) -> tuple[MeanLoss, BasisSet]:
+    """Train every basis itself, in a copy: the K-fold way, for any optimizer, and for ``psi`` at the same time.
+
+    ``joint`` updates ``psi`` in place in the same steps, through the softmax at ``tau`` (at 1 this is the paper's
+    baseline, equations 5 and 6; at 0.1 its ablation); without it the combination stays frozen.
+    """
+    recipe, model, major = work.recipe, work.model, bases.major
+    trained = replace(bases, weights=[matrix.clone() for matrix in bases.weights])
+    c = coefficients.combination(coefficients.alpha(psi, tau), major)
+    trained.combine_into(c, model)
+    gradients = [torch.zeros_like(matrix) for matrix in trained.weights]
+    rates = FactoredRates.of(c, recipe.rate, recipe.momentum, recipe.decay, per_model).basis_rates
+    stepper = _basis_stepper(optimizer, trained.weights, gradients, rates, recipe)
+    psi_stepper = joint.stepper(psi, recipe.momentum) if joint is not None else None
+    mean = MeanLoss()
+    for _, loss in backward_passes(model, work.data, recipe, generator, only=work.only):
+        for gradient, row, g in zip(gradients, c.unbind(), model.gradients, strict=True):
+            torch.outer(row, g, out=gradient)
+        if psi_stepper is not None:
+            _set_gradient(psi, coefficients.pull_back(psi, trained.pull_back(model.gradients), major, tau))
+            psi_stepper.step()
+            c = coefficients.combination(coefficients.alpha(psi, tau), major)
+        stepper.step()
+        for matrix, row, flat in zip(trained.weights, c.unbind(), model.weights, strict=True):
+            torch.mv(matrix.t(), row, out=flat)
+        mean.add(loss)
+        if work.watch is not None:
+            work.watch(trained, psi)
+    return mean, trained
+
+
+def _basis_stepper(
+    name: OptimizerName, flats: list[Tensor], gradients: list[Tensor], rates: list[float], recipe: Recipe
+) -> FlatSGD | torch.optim.Optimizer:
+    if name == "sgd":
+        return FlatSGD(flats, gradients, rates, [recipe.decay] * len(flats), recipe.momentum)
+    groups = []
+    for flat, gradient, rate in zip(flats, gradients, rates, strict=True):
+        parameter = nn.Parameter(flat)
+        parameter.grad = gradient
+        groups.append({"params": [parameter], "lr": rate})
+    return torch.optim.Adam(groups, weight_decay=recipe.decay)
+
+
+def _set_gradient(tensor: Tensor, gradient: Tensor) -> None:
+    tensor.grad = gradient

@@ -1,0 +1,50 @@
+"""A client's round of FedBasis: learn the coefficients, sharpen them, train the bases (equation 9)."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedbasis.methods.fedbasis import coefficients
+from fedbasis.methods.fedbasis.aggregation import Upload
+from fedbasis.methods.fedbasis.bases import BasisSet
+from fedbasis.methods.fedbasis.config import FedBasisConfig
+from fedbasis.methods.fedbasis.learning import Work, learn_coefficients, train_bases, train_factored, watch_rebuilt
+from fedbasis.networks.train import MeanLoss
+from fedbasis.tensors.params import State
+
+
+def train_locally(
+    config: FedBasisConfig, work: Work, load: Callable[[], BasisSet], psi: Tensor, first: torch.Generator,
+    then: torch.Generator,
+) -> tuple[State, Tensor, dict[str, float]]:  # fmt: skip
+    """Train in place of ``psi`` and return what is sent, the sharpened coefficients, and the losses.
+
+    ``load`` gives the bases, so that they can be let go when one model is enough; ``first`` shuffles the images while
+    the coefficients are learned, ``then`` while the bases are trained.
+    """
+    bases = load()
+    settings, psi_loss = config.coefficients_at(config.coefficient_statistics), MeanLoss()
+    whole = bases if config.upload == "full" else None
+    if config.coordinate_descent:
+        epochs = work.recipe.epochs if config.coefficient_epochs is None else config.coefficient_epochs
+        quick = replace(work, recipe=replace(work.recipe, epochs=epochs))
+        for _, step_loss in learn_coefficients(quick, bases, psi, first, settings):
+            psi_loss.add(step_loss)
+    per_model = config.rate == "per-model"
+    if config.factored:
+        weights = coefficients.alpha(psi, config.tau)
+        c = coefficients.combination(weights, config.major)
+        bases.combine_into(c, work.model)
+        watch = watch_rebuilt(bases, psi, c, work.model, work.watch) if work.watch else None
+        del bases  # one model is all that the basis epochs need
+        loss, a = train_factored(work, c, then, per_model, watch)
+        upload, trained = Upload(work.model.tensors(), weights.cpu(), a), None
+    else:
+        joint = None if config.coordinate_descent else settings
+        loss, moved = train_bases(work, bases, psi, config.tau, then, per_model, config.basis_optimizer, joint)
+        weights, trained = coefficients.alpha(psi, config.tau), moved.weights
+        upload = Upload(work.model.tensors(), weights.cpu(), torch.ones(len(weights), dtype=torch.float64))
+    sent = upload.factored() if whole is None else upload.full(whole, config.aggregation == "usage", trained)
+    return sent, weights, {"loss": loss.value(), "coefficient_loss": psi_loss.value()}

@@ -1,0 +1,99 @@
+"""FedBN: every client keeps its own normalization layers; everything else is averaged.
+
+Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization", ICLR 2021 (algorithm 1): all
+clients train the whole network by SGD; for every layer that is not a normalization layer the server takes the mean
+``w <- 1/K sum_k w_k``, while scale, shift and running statistics of a normalization layer stay on the client.
+
+A new client has no normalization layers of its own, and from what the paper sends the server knows none but the initial
+ones. The FedBasis paper compares with new clients that start from the mean normalization layers and train only those.
+So ``share_normalization_for_new_clients`` sends them in a group of their own: the server averages it for new clients
+and never returns it to those who take part, whose training is the same with or without it. If it is off, exactly what
+the paper sends leaves a client, and a new one starts from the initial normalization layers.
+A network without normalization layers makes this FedAvg.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import ClassVar
+
+from pydantic import Field
+
+from fedbasis.methods.base import MODEL, Context, MethodConfig, Sent
+from fedbasis.methods.shared.partial import PERSONAL, Partial
+from fedbasis.networks.train import Examples
+from fedbasis.tensors.params import State, Tensors, only, without
+
+NORMALIZATION = "normalization"
+"""The group of the mean normalization layers, which are for new clients only."""
+
+
+class FedBnConfig(MethodConfig):
+    """What new clients start from."""
+
+    share_normalization_for_new_clients: bool = Field(
+        True, description="also send the normalization layers, whose mean only new clients get; false: as in the paper"
+    )
+
+
+class FedBn(Partial):
+    """The normalization layers are personal."""
+
+    name: ClassVar[str] = "fedbn"
+    title: ClassVar[str] = "FedBN"
+    paper: ClassVar[str] = "Li et al. 2021"
+    sends: ClassVar[str] = "1 model (its normalization layers apart, for new clients; without them if told so)"
+    keeps: ClassVar[str] = "the normalization layers"
+    new_client: ClassVar[str] = "the mean model; its normalization layers are trained (bn), the head (lp), or all (ft)"
+    Config: ClassVar[type[MethodConfig]] = FedBnConfig
+    ways: ClassVar[tuple[str, ...]] = ("bn", "lp", "ft")
+    config: FedBnConfig
+
+    @property
+    def personal(self) -> frozenset[str]:
+        """The normalization layers' parameters and statistics."""
+        return self.task.normalization
+
+    @property
+    def shares(self) -> bool:
+        """Whether there are normalization layers and clients send them for new ones."""
+        return self.config.share_normalization_for_new_clients and bool(self.personal)
+
+    def init(self, seed: int) -> State:
+        """Start from the initial model; its normalization layers are also the first ones for new clients."""
+        state = super().init(seed)
+        return {**state, NORMALIZATION: only(state[MODEL], self.personal)} if self.shares else state
+
+    def broadcast(self, server: State, client: str) -> State:
+        """Nobody who takes part gets the mean normalization layers."""
+        return {MODEL: server[MODEL]}
+
+    def client_update(
+        self, received: State, kept: State | None, data: Examples, context: Context
+    ) -> tuple[Sent, State | None]:
+        """Train everything; keep the normalization layers, of which the server gets a copy for new clients."""
+        sent, own = super().client_update(received, kept, data, context)
+        if self.shares and own is not None:
+            sent = replace(sent, tensors={**sent.tensors, NORMALIZATION: own[PERSONAL]})
+        return sent, own
+
+    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+        """Take the mean of the other layers, and apart from it that of the normalization layers."""
+        if not self.shares:
+            return super().aggregate(server, updates, seed)
+        mean = self.mean(_joined(updates))
+        rest = {**server[MODEL], **without(mean, self.personal)}
+        return {MODEL: rest, NORMALIZATION: only(mean, self.personal)}
+
+    def published(self, server: State) -> State:
+        """Put the two groups together: a new client has no use for the initial normalization layers."""
+        return {MODEL: self.model(server)}
+
+    def model(self, server: State) -> Tensors:
+        """Return the averaged layers with the mean normalization layers, or with the initial ones."""
+        return {**server[MODEL], **server.get(NORMALIZATION, {})}
+
+
+def _joined(updates: Iterable[tuple[str, Sent]]) -> Iterator[tuple[str, Sent]]:
+    """Put the two groups of every update together, so that one pass over the stream averages both."""
+    for client, sent in updates:
+        yield client, replace(sent, tensors={MODEL: {**sent.tensors[MODEL], **sent.tensors[NORMALIZATION]}})

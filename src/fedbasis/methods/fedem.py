@@ -1,0 +1,142 @@
+"""FedEM: K shared components; every client's data are a mixture of them with the client's own weights.
+
+Marfoq et al., "Federated Multi-Task Learning under a Mixture of Distributions", NeurIPS 2021; Algorithm 1. With
+l_k(i) the loss of client m's example i under component k, a round at client m is
+    E step:  q_i(k) = pi_mk exp(-l_k(i)) / sum_j pi_mj exp(-l_j(i))
+    M step:  pi_mk = mean_i q_i(k);   theta_k is trained on the weighted loss  mean_i q_i(k) l_k(i)
+and the server averages each theta_k over the clients, by their examples (or uniformly, as the task says). A client
+predicts sum_k pi_mk softmax(h_k(x)). A new client keeps the components as they are and repeats both steps for pi.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedbasis.methods.base import Adaptation, Context, MethodConfig, Sent
+from fedbasis.methods.shared.multi_model import Several
+from fedbasis.networks.train import Examples, Objective, local_sgd
+from fedbasis.tensors.flat import FlatModel
+from fedbasis.tensors.params import State, Tensors
+
+MIXTURE = "mixture"
+
+
+class FedEMConfig(MethodConfig):
+    """How many components, and how they start."""
+
+    components: int = Field(3, ge=1, description="K, the number of components (the paper's M)")
+    noise: float = Field(
+        0.1, gt=0, description="with pretrained weights: what is added to start apart, in each tensor's deviations"
+    )
+
+
+class FedEM(Several):
+    """The state is K components; a fitted client is all of them and their weights."""
+
+    name: ClassVar[str] = "fedem"
+    title: ClassVar[str] = "FedEM"
+    paper: ClassVar[str] = "Marfoq et al. 2021"
+    sends: ClassVar[str] = "K models"
+    keeps: ClassVar[str] = "the K mixture weights pi"
+    new_client: ClassVar[str] = "K mixture weights by EM, the components frozen (fedem)"
+    Config: ClassVar[type[MethodConfig]] = FedEMConfig
+    personalizers: ClassVar[tuple[str, ...]] = ("fedem",)
+    ways: ClassVar[tuple[str, ...]] = ("fedem",)
+    rateless: ClassVar[tuple[str, ...]] = ("fedem",)
+    one_network: ClassVar[bool] = False
+    prefix: ClassVar[str] = "component"
+    config: FedEMConfig
+
+    def init(self, seed: int) -> State:
+        """Draw K different components."""
+        return self.numbered(self.starts(seed, self.config.noise))
+
+    def client_update(
+        self, received: State, kept: State | None, data: Examples, context: Context, only: tuple[int, int] | None = None
+    ) -> tuple[Sent, State | None]:
+        """Share the examples out among the components, and train each on its part (over the same batches)."""
+        components = self.models(received)
+        pi = self._uniform() if kept is None else kept[MIXTURE]["pi"]
+        q = responsibilities(self.losses(components, data, context), pi)
+        trained, loss = [], 0.0
+        for k, component in enumerate(components):
+            context.model.load(component)
+            objective = weighted(q[:, k].to(context.model.weights[0]))
+            steps = local_sgd(
+                context.model,
+                data,
+                self.task.recipe,
+                context.generator("batches"),
+                only=only,
+                objective=objective,
+            )
+            trained.append(context.model.tensors())
+            loss += steps.value()
+        numbers = {"loss": loss, "examples": float(len(data))}
+        return Sent(self.numbered(trained), numbers), {MIXTURE: {"pi": q.mean(0).float()}}
+
+    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+        """Take the mean of every component."""
+        means = {group: self.task.averaging.mean() for group in server}
+        for client, sent in updates:
+            weight = self.task.weight(int(sent.numbers["examples"]))
+            for group, mean in means.items():
+                mean.add(sent.tensors[group], weight, f"The update of {client}")
+        return {group: mean.result() for group, mean in means.items()}
+
+    def model(self, server: State) -> Tensors:
+        """Return the first component: one is as good as another, and the mean of separate networks would be none."""
+        return self.models(server)[0]
+
+    def adapt(
+        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+    ) -> Iterator[tuple[float, Tensors]]:
+        """Take EM steps for pi; the component with the most weight stands in the model, the others in ``learned``."""
+        components = self.models(server)
+        losses, pi = self.losses(components, data, context), self._uniform()
+        for _ in range(plan.epochs):
+            pi = responsibilities(losses, pi).mean(0)
+            first = int(pi.argmax())
+            context.model.load(components[first])
+            others = {
+                f"{k}:{name}": tensor
+                for k, component in enumerate(components)
+                if k != first
+                for name, tensor in component.items()
+            }
+            likelihood = torch.logsumexp(pi.log() - losses, dim=1).mean()
+            yield -float(likelihood), {"pi": pi.float(), **others}
+
+    def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
+        """Mix the components' probabilities; after a generic way there is only the model."""
+        if "pi" not in learned:
+            return super().probabilities(model, learned, pixels)
+        own = model.tensors()
+        mixed = torch.zeros(())
+        for k, share in enumerate(learned["pi"].tolist()):
+            other = {name.partition(":")[2]: t for name, t in learned.items() if name.startswith(f"{k}:")}
+            model.load(other or own)
+            mixed = mixed + share * super().probabilities(model, {}, pixels)
+        model.load(own)
+        return mixed
+
+    def _uniform(self) -> Tensor:
+        return torch.full((self.count,), 1 / self.count)
+
+
+def responsibilities(losses: Tensor, pi: Tensor) -> Tensor:
+    """The E step: the share of every component in every example [examples, components]."""
+    return torch.softmax(pi.to(losses.dtype).log() - losses, dim=1)
+
+
+def weighted(shares: Tensor) -> Objective:
+    """Make the mean cross entropy in which every example counts by its share."""
+
+    def objective(logits: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
+        return (shares[rows.to(shares.device)] * cross_entropy(logits, labels, reduction="none")).mean()
+
+    return objective

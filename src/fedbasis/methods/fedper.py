@@ -1,0 +1,46 @@
+"""FedPer: the body is averaged, the head is every client's own; both are trained together.
+
+Arivazhagan et al., "Federated Learning with Personalization Layers", arXiv 1912.00818, 2019. With base layers ``w_B``
+and personalization layers ``w_P``, client ``j`` takes ``(w_B, w_Pj) <- (w_B, w_Pj) - eta grad F_j(w_B, w_Pj)`` over its
+local epochs; the server takes the mean of ``w_B``. The paper personalizes the classifier and up to three residual
+blocks below it; here the classifier alone, unless ``personal_blocks`` says otherwise.
+"""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from fedbasis.methods.base import MethodConfig, Task
+from fedbasis.methods.shared.partial import Partial
+
+
+class FedPerConfig(MethodConfig):
+    """How much of the network is personal."""
+
+    personal_blocks: int | None = Field(
+        None, ge=0, description="how many blocks, from the output back, are personal; unset: the classifier alone"
+    )
+
+
+class FedPer(Partial):
+    """The head is personal."""
+
+    name: ClassVar[str] = "fedper"
+    title: ClassVar[str] = "FedPer"
+    paper: ClassVar[str] = "Arivazhagan et al. 2019"
+    sends: ClassVar[str] = "the body (less than 1 model)"
+    keeps: ClassVar[str] = "the head"
+    new_client: ClassVar[str] = "the mean body under the initial head; the head is trained (lp), or both (ft)"
+    Config: ClassVar[type[MethodConfig]] = FedPerConfig
+    ways: ClassVar[tuple[str, ...]] = ("lp", "ft")
+    config: FedPerConfig
+
+    def __init__(self, config: FedPerConfig, task: Task) -> None:
+        super().__init__(config, task)
+        self.require_blocks("personal_blocks", config.personal_blocks)
+
+    @property
+    def personal(self) -> frozenset[str]:
+        """The classifier, or the tensors of the last blocks."""
+        chosen, blocks = self.config.personal_blocks, len(self.task.layout.blocks)
+        return self.task.head if chosen is None else self.tensors_of(blocks - chosen, blocks)

@@ -1,0 +1,129 @@
+"""Fed-RoD: a generic model learned with a balanced loss, and on top of it a personal head learned with the plain one.
+
+Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Image Classification", ICLR 2022. With body
+``f``, generic head ``h``, personal head ``p_m`` and ``N_mc`` images of class ``c`` at client ``m``:
+
+    generic:  minimize  -log( N_my^gamma exp(h_y) / sum_c N_mc^gamma exp(h_c) )   in ``f`` and ``h``; averaged
+    personal: minimize  CE( h(z) + p_m(z), y ),  z = f(x),  ``z`` and ``h(z)`` detached,  in ``p_m``; kept
+    predict:  argmax_c  h_c(z) + p_mc(z)
+
+Both are trained in the same steps. The personal head is the linear one (the paper's other variant makes it by a
+hypernetwork): two linear heads add up to one, so a client's model is one ordinary network.
+"""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from fedbasis.methods.base import MODEL, Adaptation, Context, MethodConfig, Sent, Task
+from fedbasis.methods.fedavg import FedAvg
+from fedbasis.networks.classifier import head_steps, passed, require_last, watching
+from fedbasis.networks.train import Examples, Recipe, by_epoch, local_sgd
+from fedbasis.tensors.params import State, Tensors
+from pflbed.errors import InputError
+
+PERSONAL = "personal"
+
+
+class FedRoDConfig(MethodConfig):
+    """The balanced loss."""
+
+    gamma: float = Field(1.0, ge=0, description="power of the class counts in the balanced softmax; 0: the plain loss")
+
+
+class FedRoD(FedAvg):
+    """The generic model is FedAvg's, with another loss; the personal head is kept."""
+
+    name: ClassVar[str] = "fedrod"
+    title: ClassVar[str] = "Fed-RoD"
+    paper: ClassVar[str] = "Chen and Chao 2022"
+    sends: ClassVar[str] = "1 model"
+    keeps: ClassVar[str] = "the personal head"
+    new_client: ClassVar[str] = "a personal head trained from zero on the frozen generic model (rod)"
+    Config: ClassVar[type[MethodConfig]] = FedRoDConfig
+    personalizers: ClassVar[tuple[str, ...]] = ("rod",)
+    ways: ClassVar[tuple[str, ...]] = ("none", "lp", "ft", "rod")
+    head_only: ClassVar[tuple[str, ...]] = ("rod",)
+    config: FedRoDConfig
+
+    def __init__(self, config: FedRoDConfig, task: Task) -> None:
+        super().__init__(config, task)
+        if type(task.network.build().get_submodule(task.classifier)) is not nn.Linear:
+            raise InputError(
+                f"Fed-RoD needs a linear classifier, but '{task.classifier}' is not one; set 'classifier_name'."
+            )
+
+    def client_update(
+        self, received: State, kept: State | None, data: Examples, context: Context, only: tuple[int, int] | None = None
+    ) -> tuple[Sent, State | None]:
+        """Train the generic model and, on its detached features, this client's head; the loss is the sum of both."""
+        context.model.load(received[MODEL])
+        head = _Head(context.model.module, self.task, self.task.recipe, {} if kept is None else kept[PERSONAL])
+        counts = torch.bincount(data.labels, minlength=self.task.network.classes)
+        prior = log_prior(counts, self.config.gamma).to(context.model.weights[0])
+
+        def objective(logits: Tensor, labels: Tensor, _: Tensor) -> Tensor:
+            features, output = seen.pop()
+            require_last(self.task.classifier, output, logits, self.title)
+            head.optimizer.zero_grad()
+            personal = F.cross_entropy(logits.detach() + head(features.detach()), labels)
+            return F.cross_entropy(logits + prior, labels) + personal
+
+        with watching(head.classifier) as seen:
+            loss = local_sgd(
+                context.model, data, self.task.recipe, context.generator("batches"),
+                only=only, objective=objective, on_step=lambda _: head.optimizer.step(),
+            )  # fmt: skip
+        numbers = {"loss": loss.value(), "examples": float(len(data))}
+        return Sent({MODEL: context.model.tensors()}, numbers), {PERSONAL: head.tensors()}
+
+    def adapt(
+        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+    ) -> Iterator[tuple[float, Tensors]]:
+        """Train a personal head from zero on the frozen generic model."""
+        context.model.load(self.model(server), "The server's model")
+        recipe, module, classifier = plan.recipe(self.task.recipe), context.model.module, self.task.classifier
+        head = _Head(module, self.task, recipe, {})
+        seen = passed(module, classifier, data.pixels, recipe.preprocessing, last_for=self.title)
+        labels = data.labels.to(seen.logits.device)
+
+        def loss_of(rows: Tensor) -> Tensor:
+            return F.cross_entropy(seen.logits[rows] + head(seen.features[rows]), labels[rows])
+
+        generator = context.generator("adapt")
+        for loss in by_epoch(head_steps(loss_of, head.optimizer, len(data), recipe.batch, recipe.epochs, generator)):
+            head.merge()
+            yield loss, {}
+
+
+class _Head:
+    """A personal head beside a network's classifier: same shapes and names, zero unless given, its own SGD."""
+
+    def __init__(self, module: nn.Module, task: Task, recipe: Recipe, tensors: Tensors) -> None:
+        self.prefix, self.classifier = task.classifier, module.get_submodule(task.classifier)
+        self.generic = {name: tensor.detach().clone() for name, tensor in self.classifier.named_parameters()}
+        zero = {f"{self.prefix}.{name}": torch.zeros_like(tensor) for name, tensor in self.generic.items()}
+        start = {**zero, **tensors}
+        self.own = {n: nn.Parameter(start[f"{self.prefix}.{n}"].to(t, copy=True)) for n, t in self.generic.items()}
+        self.optimizer = torch.optim.SGD(self.own.values(), recipe.rate, recipe.momentum, weight_decay=recipe.decay)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.own["weight"], self.own.get("bias"))
+
+    def merge(self) -> None:
+        """Make the network's classifier the sum of the head it had at first and the personal one."""
+        with torch.no_grad():
+            for name, parameter in self.classifier.named_parameters():
+                parameter.copy_(self.generic[name] + self.own[name])
+
+    def tensors(self) -> Tensors:
+        return {f"{self.prefix}.{name}": tensor.detach().to("cpu", copy=True) for name, tensor in self.own.items()}
+
+
+def log_prior(counts: Tensor, gamma: float) -> Tensor:
+    """Return ``gamma log(N_c / max N)``: equal counts give exact zeros, and an absent class minus infinity."""
+    return (counts.double() / counts.max()).pow(gamma).log()

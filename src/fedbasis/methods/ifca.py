@@ -1,0 +1,101 @@
+"""IFCA: k models for k clusters of clients; every client trains the one that has the lowest loss on its data.
+
+Ghosh et al., "An Efficient Framework for Clustered Federated Learning", NeurIPS 2020; Algorithm 1, option II (model
+averaging). In every round a client i receives theta_1..theta_k,
+    chooses j_i = argmin_j F_i(theta_j),   trains theta_{j_i} to theta'_i,   sends theta'_i and j_i,
+and theta_j becomes the mean of theta'_i over the clients with j_i = j; one that nobody chose stays as it is.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+
+from fedbasis.methods.base import MODEL, Adaptation, Context, MethodConfig, Sent
+from fedbasis.methods.shared.multi_model import Several
+from fedbasis.networks.train import Examples
+from fedbasis.tensors.params import State, StreamingMean, Tensors
+from pflbed.errors import InputError
+
+CHOICE, USAGE = "choice", "usage"
+
+
+class IFCAConfig(MethodConfig):
+    """How many clusters, and how they start."""
+
+    clusters: int = Field(4, ge=1, description="k, the number of clusters")
+    noise: float = Field(
+        0.1, gt=0, description="with pretrained weights: what is added to start apart, in each tensor's deviations"
+    )
+
+
+class IFCA(Several):
+    """The state is k models, and which share of the last round's clients chose each."""
+
+    name: ClassVar[str] = "ifca"
+    title: ClassVar[str] = "IFCA"
+    paper: ClassVar[str] = "Ghosh et al. 2020"
+    sends: ClassVar[str] = "1 model and the number of its cluster"
+    keeps: ClassVar[str] = "nothing"
+    new_client: ClassVar[str] = "the cluster's model with the lowest loss on its data (cluster); +LP; +FT"
+    Config: ClassVar[type[MethodConfig]] = IFCAConfig
+    personalizers: ClassVar[tuple[str, ...]] = ("cluster",)
+    ways: ClassVar[tuple[str, ...]] = ("cluster", "cluster+lp", "cluster+ft")
+    rateless: ClassVar[tuple[str, ...]] = ("cluster",)
+    prefix: ClassVar[str] = "cluster"
+    singles: ClassVar[str] = "every client says to which cluster its model belongs"
+    config: IFCAConfig
+
+    def init(self, seed: int) -> State:
+        """Draw k different models."""
+        usage = {"share": torch.full((self.count,), 1 / self.count)}
+        return {**self.numbered(self.starts(seed, self.config.noise)), USAGE: usage}
+
+    def broadcast(self, server: State, client: str) -> State:
+        """Send all models."""
+        return {group: tensors for group, tensors in server.items() if group != USAGE}
+
+    def client_update(
+        self, received: State, kept: State | None, data: Examples, context: Context, only: tuple[int, int] | None = None
+    ) -> tuple[Sent, State | None]:
+        """Choose a model and train it as FedAvg does."""
+        models = self.models(received)
+        chosen, _ = self.lowest(models, data, context)
+        sent, _ = super().client_update({MODEL: models[chosen]}, None, data, context, only)
+        return Sent({**sent.tensors, CHOICE: {"cluster": torch.tensor(chosen)}}, sent.numbers), None
+
+    def reference(self, server: State, client: str, sent: State) -> State:
+        """A client's model is measured from that of the cluster it chose."""
+        return {MODEL: self.models(server)[int(sent[CHOICE]["cluster"]) % self.count]}
+
+    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+        """Take every cluster's mean over the clients that chose it."""
+        means = [self.task.averaging.mean() for _ in range(self.count)]
+        usage, used = StreamingMean(), set()
+        for client, sent in updates:
+            chosen = int(sent.tensors[CHOICE]["cluster"])
+            if not 0 <= chosen < len(means):
+                raise InputError(f"{client} must choose one of {len(means)} clusters, but it sent number {chosen}.")
+            weight = self.task.weight(int(sent.numbers["examples"]))
+            means[chosen].add(sent.tensors[MODEL], weight, f"The update of {client}")
+            usage.add({"share": torch.eye(len(means))[chosen]}, weight)
+            used.add(chosen)
+        shares = usage.result()  # refuses a round without updates
+        old = self.models(server)
+        models = [mean.result() if j in used else old[j] for j, mean in enumerate(means)]
+        return {**self.numbered(models), USAGE: shares}
+
+    def model(self, server: State) -> Tensors:
+        """Return the model that the most clients chose last: a mean of separately drawn networks would be none."""
+        return self.models(server)[int(server[USAGE]["share"].argmax())]
+
+    def adapt(
+        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+    ) -> Iterator[tuple[float, Tensors]]:
+        """Take the model with the lowest loss, as a client does in training."""
+        yield from self.serve_lowest(self.models(server), data, context)
+
+    def diagnostics(self, server: State) -> dict[str, Any]:
+        """Report who chose what."""
+        return {"usage": [round(share, 4) for share in server[USAGE]["share"].tolist()]}

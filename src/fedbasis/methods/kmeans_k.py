@@ -1,0 +1,81 @@
+"""k-means-k: FedAvg, and the k centroids of the last round's local models to choose a personal model from.
+
+A baseline of Chen et al., "Federated Learning of Shareable Bases for Personalization-Friendly Image Classification",
+AAAI 2024 (appendix, "Other baselines"): fine-tuned models theta_m are clustered by their parameters into k = 4 models,
+    min over clusters C_k of sum_k sum_{m in C_k} w_m ||theta_m - c_k||^2,   c_k the (weighted) mean of its clients,
+and a client uses the centroid it was assigned to. A new client has no theta_m, so it takes the centroid with the lowest
+loss on its own data. k-means needs distances only: it runs on coordinates made from the models' Gram matrix, as many as
+there are models, in which all distances are those of the parameters.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedbasis.methods.base import MODEL, Adaptation, Context, MethodConfig
+from fedbasis.methods.shared.last_round import Collected
+from fedbasis.networks.train import Examples
+from fedbasis.tensors.params import State, Tensors
+from fedbasis.tensors.seeding import seed_for
+from pflbed.errors import InputError
+
+
+class KMeansConfig(MethodConfig):
+    """How many models the local ones are summed up in."""
+
+    centroids: int = Field(4, ge=1, description="k, the number of centroids")
+
+
+class KMeansK(Collected):
+    """The state is FedAvg's model, and after the last round the centroids besides."""
+
+    name: ClassVar[str] = "kmeans-k"
+    title: ClassVar[str] = "k-means-k"
+    paper: ClassVar[str] = "Chen et al. 2024"
+    sends: ClassVar[str] = "1 model"
+    new_client: ClassVar[str] = "the centroid with the lowest loss on its data (centroid); +LP; +FT"
+    Config: ClassVar[type[MethodConfig]] = KMeansConfig
+    personalizers: ClassVar[tuple[str, ...]] = ("centroid",)
+    ways: ClassVar[tuple[str, ...]] = ("centroid", "centroid+lp", "centroid+ft")
+    rateless: ClassVar[tuple[str, ...]] = ("centroid",)
+    prefix: ClassVar[str] = "centroid"
+    config: KMeansConfig
+
+    def require_clients(self, count: int) -> None:
+        """The last round must bring at least as many models as there are centroids to make of them."""
+        if count < self.config.centroids:
+            raise InputError(
+                f"{self.config.centroids} centroids need at least as many clients a round, but there are {count}; "
+                "lower 'centroids' or raise 'participation'."
+            )
+
+    def summary(self, mean: Tensors, models: Sequence[Tensors], weights: Tensor, seed: int) -> list[Tensors]:
+        """Take every cluster's mean, statistics included; a cluster without models is the mean of all."""
+        labels = self._cluster(self.gram(models, weights), weights, seed)
+        means = [self.task.averaging.mean() for _ in range(self.count)]
+        for label, model, weight in zip(labels, models, weights.tolist(), strict=True):
+            means[label].add(model, weight)
+        return [one.result() if k in labels else mean for k, one in enumerate(means)]
+
+    def _cluster(self, gram: Tensor, weights: Tensor, seed: int) -> list[int]:
+        from sklearn.cluster import KMeans
+        from sklearn.exceptions import ConvergenceWarning
+
+        values, vectors = torch.linalg.eigh(gram)
+        points = (vectors * values.clamp_min(0).sqrt()).numpy()
+        start = seed_for(seed, "k-means") % 2**32
+        kmeans = KMeans(min(self.count, len(points)), n_init=10, random_state=start)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different models than centroids
+            labels: list[int] = kmeans.fit(points, sample_weight=weights.numpy()).labels_.tolist()
+        return labels
+
+    def adapt(
+        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+    ) -> Iterator[tuple[float, Tensors]]:
+        """Take the centroid with the lowest loss; before the last round there is only the mean."""
+        yield from self.serve_lowest(self.found(server) or [server[MODEL]], data, context)

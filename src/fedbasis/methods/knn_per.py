@@ -1,0 +1,103 @@
+"""kNN-Per: FedAvg's model, mixed at every client with the nearest neighbours among the client's own images.
+
+Marfoq et al., "Personalized Federated Learning through Local Memorization", ICML 2022. Training is FedAvg. A client
+then stores the features (what enters the classifier) and the labels of its images, and predicts
+
+    p(y | x) = lam * p_knn(y | x) + (1 - lam) * p_global(y | x),
+    p_knn(y | x) proportional to the sum over the k nearest stored images i of exp(-d_i) 1[y_i = y],
+
+where d_i is the Euclidean distance of the features divided by ``scale``. ``lam = "tuned"`` chooses lam by leave-one-out
+on the client's own images: each is predicted from the others and from the global model, which never saw any of them,
+so no further data are needed.
+"""
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from fedbasis.methods.base import Adaptation, Context, MethodConfig
+from fedbasis.methods.fedavg import FedAvg
+from fedbasis.networks.train import Examples
+from fedbasis.tensors.flat import FlatModel
+from fedbasis.tensors.params import State, Tensors
+
+GRID = [step / 10 for step in range(11)]
+"""The weights of the neighbours among which a client chooses."""
+
+
+class KNNPerConfig(MethodConfig):
+    """The neighbours and their weight; the defaults are the paper's."""
+
+    k: int = Field(10, ge=1, description="how many neighbours vote; all that there are if there are fewer")
+    lam: float | Literal["tuned"] = Field(0.5, description="weight of the neighbours, 0 to 1, or chosen by each client")
+    scale: float = Field(1.0, gt=0, description="what distances are divided by before their exponential is taken")
+
+    def model_post_init(self, context: object, /) -> None:
+        """Refuse a weight that is no share."""
+        if self.lam != "tuned" and not 0 <= self.lam <= 1:
+            raise ValueError("lam is a share from 0 to 1, or 'tuned'")
+
+
+class KNNPer(FedAvg):
+    """FedAvg while training; a datastore of features at every client afterwards."""
+
+    name: ClassVar[str] = "knn-per"
+    title: ClassVar[str] = "kNN-Per"
+    paper: ClassVar[str] = "Marfoq et al. 2022"
+    sends: ClassVar[str] = "1 model"
+    keeps: ClassVar[str] = "nothing in training; the features and labels of its images when it predicts"
+    new_client: ClassVar[str] = "the global model mixed with the nearest neighbours among its own images (knn)"
+    Config: ClassVar[type[MethodConfig]] = KNNPerConfig
+    personalizers: ClassVar[tuple[str, ...]] = ("knn",)
+    ways: ClassVar[tuple[str, ...]] = ("knn",)
+    rateless: ClassVar[tuple[str, ...]] = ("knn",)
+    one_network: ClassVar[bool] = False
+    config: KNNPerConfig
+
+    def adapt(
+        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+    ) -> Iterator[tuple[float, Tensors]]:
+        """Store the client's features and labels; no gradient is taken and the model stays the global one."""
+        context.model.load(self.model(server))
+        chances, features = self.features(context.model, data.pixels)
+        labels = data.labels.cpu().long()
+        votes = self._vote(features, features, labels, leave_one_out=True)
+        lam = best_share(votes, chances, labels) if self.config.lam == "tuned" else self.config.lam
+        true = (lam * votes + (1 - lam) * chances).gather(1, labels[:, None])
+        loss = float(-true.clamp_min(1e-12).log().mean())
+        yield loss, {"features": features, "labels": labels, "lam": torch.tensor(lam, dtype=torch.float32)}
+
+    def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
+        """Mix the model's prediction with the neighbours'; after a generic way there is no datastore to ask."""
+        if "features" not in learned:
+            return super().probabilities(model, learned, pixels)
+        chances, features = self.features(model, pixels)
+        lam = float(learned["lam"])
+        return lam * self._vote(features, learned["features"], learned["labels"]) + (1 - lam) * chances
+
+    def _vote(self, queries: Tensor, features: Tensor, labels: Tensor, leave_one_out: bool = False) -> Tensor:
+        """Let the nearest neighbours vote; with ``leave_one_out`` the queries are the features and skip themselves.
+
+        An image that has no neighbour at all gets no votes.
+        """
+        distances = torch.cdist(queries, features, compute_mode="donot_use_mm_for_euclid_dist")
+        if leave_one_out:
+            distances.fill_diagonal_(float("inf"))
+        nearest, rows = distances.topk(min(self.config.k, len(features) - leave_one_out), largest=False)
+        weights = F.softmax(-nearest / self.config.scale, dim=1)  # the sum is one even where every exp(-d) is zero
+        return torch.zeros(len(queries), self.task.network.classes).scatter_add_(1, labels[rows], weights)
+
+
+def best_share(votes: Tensor, chances: Tensor, labels: Tensor) -> float:
+    """Choose the weight of the votes that gets the most labels right; ties go to the likelier, then to the smaller."""
+
+    def score(lam: float) -> tuple[int, float]:
+        mixed = lam * votes + (1 - lam) * chances
+        likelihood = mixed.gather(1, labels[:, None]).clamp_min(1e-12).log().mean()
+        return int((mixed.argmax(1) == labels).sum()), float(likelihood)
+
+    return max(GRID, key=score)

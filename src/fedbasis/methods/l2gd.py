@@ -1,0 +1,128 @@
+"""L2GD: every client has a model of its own and is pulled now and then towards the mean of all, at random times.
+
+Hanzely and Richtarik, "Federated Learning of a Mixture of Global and Local Models", 2020 (arXiv 2002.05516). The
+objective is ``mean_m f_m(x_m) + lambda / 2 mean_m ||x_m - xbar||^2``. In every iteration one coin, the same for all
+clients, decides: heads (probability p) is an aggregation step, tails a local step,
+
+    heads: x_m <- x_m - pull (x_m - xbar),    tails: x_m <- x_m - rate grad f_m(x_m; batch),
+
+with ``pull = alpha lambda / (M p)`` and ``rate = alpha / (M (1 - p))``, thus ``lambda = pull p / (rate (1 - p))``.
+
+How a round maps to iterations: aggregation does not move xbar, so of consecutive heads only the first needs the server.
+A round is therefore one communication: a run of h >= 1 heads towards the xbar received (at once, by
+``1 - (1 - pull)^h``), then the run of t >= 1 tails up to the next heads, after which x_m is sent; the server takes the
+mean. h and t come from the coin of (seed, round), so rounds in a row are exactly the paper's iterations with minibatch
+gradients (before the first tails all x_m are equal and heads do nothing). A client that is not sampled misses the
+iterations of that round, and xbar is the mean of those that were. The pull takes running statistics along with their
+layers, as a mean does: with pull = 1 and the recipe's epochs the method is FedAvg, with pull = 0 local training.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedbasis.methods.base import MODEL, Adaptation, Context, Method, MethodConfig, Sent
+from fedbasis.networks.train import Examples, batches, by_epoch, local_sgd, sgd_steps
+from fedbasis.tensors.flat import FlatModel
+from fedbasis.tensors.params import State, Tensors
+from fedbasis.tensors.seeding import torch_generator
+
+PERSONAL = "personal"
+
+
+class L2GDConfig(MethodConfig):
+    """The effective sizes of the steps; the local rate is the recipe's."""
+
+    pull: float = Field(0.5, ge=0, le=1, description="alpha lambda / (M p), the part of the way to the mean at heads")
+    probability: float | None = Field(
+        0.02, gt=0, lt=1, description="p of heads: 1/p local steps a round on average; null: the recipe's epochs"
+    )
+
+
+class L2GD(Method):
+    """The state is the mean of the clients' models; each keeps its own."""
+
+    name: ClassVar[str] = "l2gd"
+    title: ClassVar[str] = "L2GD"
+    paper: ClassVar[str] = "Hanzely and Richtárik 2020"
+    sends: ClassVar[str] = "1 model"
+    keeps: ClassVar[str] = "its own model x_m"
+    new_client: ClassVar[str] = "from the mean, local steps and pulls back towards it in turn (l2gd)"
+    Config: ClassVar[type[MethodConfig]] = L2GDConfig
+    personalizers: ClassVar[tuple[str, ...]] = ("l2gd",)
+    ways: ClassVar[tuple[str, ...]] = ("l2gd",)
+    own: ClassVar[str] = PERSONAL
+    config: L2GDConfig
+
+    def init(self, seed: int) -> State:
+        """Start from the initial model, which is every client's."""
+        return {MODEL: self.task.initial(seed)}
+
+    def client_update(
+        self, received: State, kept: State | None, data: Examples, context: Context
+    ) -> tuple[Sent, State | None]:
+        """Continue with one's own model: the round's heads, then its tails."""
+        model, recipe = context.model, self.task.recipe
+        model.load(received[MODEL] if kept is None else kept[PERSONAL])
+        epoch = _steps(data, recipe.batch)
+        heads, tails = self.run(context.seed, context.round, epoch)
+        self._pull(model, received[MODEL], heads)
+        enough = replace(recipe, epochs=-(-tails // epoch))
+        loss = local_sgd(model, data, enough, context.generator("batches"), only=(0, tails))
+        own = model.tensors()
+        return Sent({MODEL: own}, {"loss": loss.value(), "examples": float(len(data))}), {PERSONAL: own}
+
+    def run(self, seed: int, round: int, epoch: int) -> tuple[int, int]:
+        """Flip a round's coins: how many heads it opens with, how many tails follow; ``epoch`` is steps an epoch."""
+        if self.config.probability is None:
+            return 1, self.task.recipe.epochs * epoch
+        generator, heads, tails = torch_generator(seed, "coin", round), 1, 1
+        while float(torch.rand((), generator=generator)) < self.config.probability:
+            heads += 1
+        while float(torch.rand((), generator=generator)) >= self.config.probability:
+            tails += 1
+        return heads, tails
+
+    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+        """Take the mean of the clients' models."""
+        return {MODEL: self.mean(updates)}
+
+    def model(self, server: State) -> Tensors:
+        """Return the mean."""
+        return server[MODEL]
+
+    def adapt(
+        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+    ) -> Iterator[tuple[float, Tensors]]:
+        """Live through rounds 0, 1, 2, ... with a mean that stays; the momentum runs on through the pulls."""
+        model, mean = context.model, self.model(server)
+        model.load(mean, "The server's model")
+        recipe, epoch = plan.recipe(self.task.recipe), _steps(data, plan.batch)
+
+        def steps() -> Iterator[tuple[bool, Tensor]]:
+            round, (_, ends) = 0, self.run(context.seed, 0, epoch)
+            for number, step in enumerate(sgd_steps(model, data, recipe, context.generator("adapt")), start=1):
+                yield step
+                if number == ends and number < plan.epochs * epoch:  # served as it would send: after tails
+                    round += 1
+                    heads, tails = self.run(context.seed, round, epoch)
+                    self._pull(model, mean, heads)
+                    ends += tails
+
+        for loss in by_epoch(steps()):
+            yield loss, {}
+
+    def _pull(self, model: FlatModel, mean: Tensors, heads: int) -> None:
+        strength = 1 - (1 - self.config.pull) ** heads
+        centre = [*model.layout.flatten(mean, True), *model.layout.flatten(mean, False)]
+        for flat, target in zip([*model.weights, *model.statistics], centre, strict=True):
+            flat.lerp_(target.to(flat.device), strength)
+
+
+def _steps(data: Examples, batch: int) -> int:
+    """Count the batches of an epoch."""
+    return len(batches(len(data), batch, torch.Generator()))

@@ -1,0 +1,49 @@
+"""LG-FedAvg: every client learns its own representation (the lower layers); the layers above it are averaged.
+
+Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global Representations", NeurIPS 2019
+Workshop on Federated Learning, arXiv 2001.01523 (2020). With ``l_m`` the local and ``g`` the global layers, a client
+takes SGD steps on both, ``(l_m, g) <- (l_m, g) - eta grad CE(g(l_m(x)), y)``; the server takes the mean of ``g``.
+
+The paper splits each network by hand (three of five layers are global for MNIST) and so leaves the place of the cut
+open; here all blocks but the last stay local unless ``local_blocks`` says otherwise. The paper starts from a model that
+FedAvg has trained: give that one as pretrained weights.
+"""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from fedbasis.methods.base import MethodConfig, Task
+from fedbasis.methods.shared.partial import Partial
+
+
+class LgFedAvgConfig(MethodConfig):
+    """Where the network is cut."""
+
+    local_blocks: int | None = Field(
+        None, ge=0, description="how many blocks, from the input on, stay local; unset: all but the last"
+    )
+
+
+class LgFedAvg(Partial):
+    """The lower blocks are personal."""
+
+    name: ClassVar[str] = "lg-fedavg"
+    title: ClassVar[str] = "LG-FedAvg"
+    paper: ClassVar[str] = "Liang et al. 2020"
+    sends: ClassVar[str] = "the upper blocks (less than 1 model)"
+    keeps: ClassVar[str] = "the lower blocks"
+    new_client: ClassVar[str] = "the mean upper blocks on the initial lower ones, all of it trained (ft)"
+    Config: ClassVar[type[MethodConfig]] = LgFedAvgConfig
+    ways: ClassVar[tuple[str, ...]] = ("ft",)
+    config: LgFedAvgConfig
+
+    def __init__(self, config: LgFedAvgConfig, task: Task) -> None:
+        super().__init__(config, task)
+        self.require_blocks("local_blocks", config.local_blocks)
+
+    @property
+    def personal(self) -> frozenset[str]:
+        """The tensors of the first blocks."""
+        chosen, blocks = self.config.local_blocks, len(self.task.layout.blocks)
+        return self.tensors_of(0, blocks - 1 if chosen is None else chosen)

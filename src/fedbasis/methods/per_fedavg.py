@@ -1,0 +1,123 @@
+"""Per-FedAvg (FO): clients learn together a start from which one gradient step makes a good model of one's own.
+
+Fallah, Mokhtari and Ozdaglar, "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
+Meta-Learning Approach", NeurIPS 2020. The objective is ``mean_m f_m(w - a grad f_m(w))``; a local step is
+
+    w' = w - a grad_D(w),    w <- w - rate (I - a Hessian_D''(w)) grad_D'(w')
+
+on three batches D, D' and D''. This file drops the Hessian (the paper's first-order variant); ``per_fedavg_hf`` has it.
+The recipe's SGD (momentum, decay) takes the outer steps. The batches of the recipe's epochs play D, D' (and D'') in
+turn, so an epoch still sees every image about once and makes half (a third) of FedAvg's steps. Of the passes only the
+one on D is made at ``w`` itself: it alone moves the normalization statistics, the others leave them as they were.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import cycle, islice
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedbasis.methods.base import MODEL, Context, Method, MethodConfig, Sent
+from fedbasis.networks.train import Examples, FlatSGD, MeanLoss, Recipe, augmented, batches
+from fedbasis.tensors.flat import FlatModel
+from fedbasis.tensors.params import State, Tensors
+
+Batch = tuple[Tensor, Tensor]  # inputs and labels, where the model is
+
+
+class PerFedAvgConfig(MethodConfig):
+    """The step that a client is expected to take."""
+
+    inner_rate: float = Field(0.01, ge=0, description="a, the rate of the one step from w to the client's own model")
+
+
+class PerFedAvg(Method):
+    """The state is the common start."""
+
+    name: ClassVar[str] = "per-fedavg-fo"
+    title: ClassVar[str] = "Per-FedAvg (FO)"
+    paper: ClassVar[str] = "Fallah et al. 2020"
+    sends: ClassVar[str] = "1 model"
+    keeps: ClassVar[str] = "nothing"
+    new_client: ClassVar[str] = "all of the model fine-tuned (ft): it was trained to be a start for that"
+    Config: ClassVar[type[MethodConfig]] = PerFedAvgConfig
+    ways: ClassVar[tuple[str, ...]] = ("ft",)
+    batches_a_step: ClassVar[int] = 2
+    config: PerFedAvgConfig
+
+    def init(self, seed: int) -> State:
+        """Start from the initial model."""
+        return {MODEL: self.task.initial(seed)}
+
+    def client_update(
+        self, received: State, kept: State | None, data: Examples, context: Context
+    ) -> tuple[Sent, State | None]:
+        """Descend along the meta-gradient; the logged loss is the one after the inner step."""
+        model, recipe, loss = context.model, self.task.recipe, MeanLoss()
+        model.load(received[MODEL])
+        rates, decays = ([value] * len(model.weights) for value in (recipe.rate, recipe.decay))
+        optimizer = FlatSGD(model.weights, model.gradients, rates, decays, recipe.momentum)
+        for group in batch_groups(model, data, recipe, context.generator("batches"), self.batches_a_step):
+            loss.add(self.meta_gradient(model, group))
+            optimizer.step()
+        return Sent({MODEL: model.tensors()}, {"loss": loss.value(), "examples": float(len(data))}), None
+
+    def meta_gradient(self, model: FlatModel, group: Sequence[Batch]) -> Tensor:
+        """Put ``grad_D'(w - a grad_D(w))`` into the model's gradients; return the loss on D' at that point."""
+        gradient(model, group[0])
+        return gradient_at(model, group[1], model.gradients, -self.config.inner_rate)
+
+    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+        """Take the mean of the clients' models."""
+        return {MODEL: self.mean(updates)}
+
+    def model(self, server: State) -> Tensors:
+        """Return the common start."""
+        return server[MODEL]
+
+
+def batch_groups(
+    model: FlatModel, data: Examples, recipe: Recipe, generator: torch.Generator, size: int
+) -> Iterator[list[Batch]]:
+    """Hand out the batches of the recipe's epochs ``size`` at a time.
+
+    A group may reach from one epoch into the next. A last group that is short is filled up with the first batches of
+    the last epoch, again and again if need be: a client of one batch and one epoch uses it for all roles.
+    """
+    device, dtype = model.weights[0].device, model.weights[0].dtype
+    epochs = [batches(len(data), recipe.batch, generator) for _ in range(recipe.epochs)]
+    parts = [rows for epoch in epochs for rows in epoch]
+    parts += islice(cycle(epochs[-1]), -len(parts) % size)
+    for start in range(0, len(parts), size):
+        group = parts[start : start + size]
+        pixels = [augmented(data.pixels[rows], recipe.augment, generator).to(device) for rows in group]
+        labels = [data.labels[rows].to(device) for rows in group]
+        yield [(recipe.preprocessing(p, dtype), y) for p, y in zip(pixels, labels, strict=True)]
+
+
+def gradient(model: FlatModel, batch: Batch) -> Tensor:
+    """Put the gradient of a batch's mean cross entropy into the model's gradients, in training mode; return the loss.
+
+    A batch of one image is normalized by the running statistics, as everywhere.
+    """
+    inputs, labels = batch
+    model.module.train(len(labels) > 1)
+    model.zero_gradients()
+    loss = cross_entropy(model.module(inputs), labels)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()
+
+
+def gradient_at(model: FlatModel, batch: Batch, direction: Sequence[Tensor], length: float) -> Tensor:
+    """Do so at ``w + length * direction``; weights, statistics and counters end as they were."""
+    places = [*model.weights, *model.module.buffers()]
+    before = [place.clone() for place in places]
+    for flat, towards in zip(model.weights, direction, strict=True):
+        flat.add_(towards, alpha=length)
+    loss = gradient(model, batch)
+    for place, value in zip(places, before, strict=True):
+        place.copy_(value)
+    return loss

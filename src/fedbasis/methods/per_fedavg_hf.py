@@ -1,0 +1,47 @@
+"""Per-FedAvg (HF): Per-FedAvg with the Hessian term, its product with a vector taken as a difference of gradients.
+
+Fallah, Mokhtari and Ozdaglar, "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
+Meta-Learning Approach", NeurIPS 2020. With ``v = grad_D'(w - a grad_D(w))`` the meta-gradient is ``v - a h`` and
+
+    h = [grad_D''(w + delta v) - grad_D''(w - delta v)] / (2 delta),    which is Hessian_D''(w) v up to delta^2
+
+on a third batch D''. Everything else, the batches and the normalization statistics too, is as in ``per_fedavg``.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pydantic import Field
+from torch import Tensor
+
+from fedbasis.methods.base import MethodConfig
+from fedbasis.methods.per_fedavg import Batch, PerFedAvg, PerFedAvgConfig, gradient_at
+from fedbasis.tensors.flat import FlatModel
+
+
+class PerFedAvgHFConfig(PerFedAvgConfig):
+    """The step that a client is expected to take, and how its derivative is taken."""
+
+    delta: float = Field(1e-3, gt=0, description="how far along v, both ways, gradients are compared")
+
+
+class PerFedAvgHF(PerFedAvg):
+    """The state is the common start."""
+
+    name: ClassVar[str] = "per-fedavg-hf"
+    title: ClassVar[str] = "Per-FedAvg (HF)"
+    Config: ClassVar[type[MethodConfig]] = PerFedAvgHFConfig
+    batches_a_step: ClassVar[int] = 3
+    config: PerFedAvgHFConfig
+
+    def meta_gradient(self, model: FlatModel, group: Sequence[Batch]) -> Tensor:
+        """Put ``v - a h`` into the model's gradients; return the loss on D' after the inner step."""
+        loss = super().meta_gradient(model, group)
+        v = [flat.clone() for flat in model.gradients]
+        gradient_at(model, group[2], v, self.config.delta)
+        ahead = [flat.clone() for flat in model.gradients]
+        gradient_at(model, group[2], v, -self.config.delta)
+        factor = self.config.inner_rate / (2 * self.config.delta)
+        for result, first, front in zip(model.gradients, v, ahead, strict=True):
+            result.copy_(first - factor * (front - result))
+        return loss

@@ -1,0 +1,149 @@
+"""pFedGP: clients share the network below the classifier as a deep kernel; each has its own Gaussian process on it.
+
+Achituve et al., "Personalized Federated Learning with Gaussian Processes", NeurIPS 2021 (pFedGP on all data, without
+inducing points). A client builds a class tree of binary Gaussian processes (``gp_tree``) on its features, and its body
+is trained by SGD on one of the paper's two objectives, each step on all of its images:
+
+    predictive: -log p(y* | x*, D) of a share of its images, held out anew in every step, given the others D
+    marginal:   -log p(y | X), whose gradient is the mean of that of log p(y | omega, X) over the posterior of omega
+
+The server averages the bodies. A new client computes its posterior with the shared kernel; no gradient is taken. The
+network's own classifier is never trained: it stays at its start, for those who want to train it (lp, ft).
+
+Other than in the authors' code: p(y* | ...) is the mean of the sigmoid, not exp of the mean of its logarithm; the loss
+is that of the whole tree per image, not the sum of every fork's own mean; distances in the kernel are per feature;
+Polya-Gamma variables are drawn by their series (its tail at its mean), not by an exact sampler.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from fedbasis.methods.base import MODEL, Adaptation, Context, Method, MethodConfig, Sent, Task
+from fedbasis.methods.pfedgp.gp_tree import GPTree, Kernel, class_tree
+from fedbasis.networks.classifier import watching
+from fedbasis.networks.train import Examples, local_sgd
+from fedbasis.tensors.flat import FlatModel
+from fedbasis.tensors.params import State, Tensors, only
+from pflbed.errors import InputError
+
+
+class PFedGPConfig(MethodConfig):
+    """The kernel, the sampler and the objective; the defaults are those of the authors' code."""
+
+    variance: float = Field(8.0, gt=0, description="variance of the RBF kernel (its output scale)")
+    length: float = Field(1.0, gt=0, description="length scale of the RBF kernel, per feature")
+    objective: Literal["predictive", "marginal"] = Field("predictive", description="what the kernel is trained by")
+    held_out: float = Field(0.5, gt=0, lt=1, description="share of a client's images that the predictive loss predicts")
+    gibbs: int = Field(5, ge=1, description="steps of every Gibbs chain")
+    draws: int = Field(20, ge=1, description="Gibbs chains in training")
+    draws_new: int = Field(30, ge=1, description="Gibbs chains at a new client")
+
+
+class PFedGP(Method):
+    """The server's state is one whole model, of which only the body is trained and sent."""
+
+    name: ClassVar[str] = "pfedgp"
+    title: ClassVar[str] = "pFedGP"
+    paper: ClassVar[str] = "Achituve et al. 2021"
+    sends: ClassVar[str] = "1 model without its classifier"
+    keeps: ClassVar[str] = "nothing in training; the features and labels of its images when it predicts"
+    new_client: ClassVar[str] = "a Gaussian process on the features of its own images (gp)"
+    Config: ClassVar[type[MethodConfig]] = PFedGPConfig
+    personalizers: ClassVar[tuple[str, ...]] = ("gp",)
+    ways: ClassVar[tuple[str, ...]] = ("lp", "ft", "gp")
+    rateless: ClassVar[tuple[str, ...]] = ("gp",)
+    one_network: ClassVar[bool] = False
+    config: PFedGPConfig
+
+    def __init__(self, config: PFedGPConfig, task: Task) -> None:
+        super().__init__(config, task)
+        self.kernel = Kernel(config.variance, config.length)
+        if not task.body & task.parameters:
+            raise InputError("pFedGP trains what lies below the classifier, but this network has nothing there.")
+
+    def init(self, seed: int) -> State:
+        """Start from the initial model."""
+        return {MODEL: self.task.initial(seed)}
+
+    def broadcast(self, server: State, client: str) -> State:
+        """Send the body alone: no client uses the classifier."""
+        return {MODEL: only(server[MODEL], self.task.body)}
+
+    def client_update(
+        self, received: State, kept: State | None, data: Examples, context: Context
+    ) -> tuple[Sent, State | None]:
+        """Train the body by the loss of the Gaussian process; a client of one class has nothing to tell apart."""
+        unused = {name: torch.zeros(self.task.layout.shapes[name]) for name in self.task.head}
+        context.model.load({**unused, **received[MODEL]})
+        loss = 0.0
+        labels = data.labels.cpu().long()
+        if len(set(labels.tolist())) > 1:
+            _, features = self.features(context.model, data.pixels)
+            tree = class_tree(features, labels, self.task.network.classes)
+            generator, recipe = context.generator("posterior"), replace(self.task.recipe, batch=len(data))
+            with watching(context.model.module.get_submodule(self.task.classifier)) as seen:
+
+                def objective(_: Tensor, now: Tensor, rows: Tensor) -> Tensor:
+                    return self.loss(seen.pop()[0].flatten(1).cpu(), now.cpu().long(), tree, generator)
+
+                batches, names = context.generator("batches"), self.task.body & self.task.parameters
+                loss = local_sgd(context.model, data, recipe, batches, names=names, objective=objective).value()
+        body = only(context.model.tensors(), self.task.body)
+        return Sent({MODEL: body}, {"loss": loss, "examples": float(len(data))}), None
+
+    def loss(self, features: Tensor, labels: Tensor, tree: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the training loss of some labelled features; its gradient trains the body.
+
+        With one image of every class there is none to hold out, and the marginal likelihood takes over.
+        """
+        held = hold_out(labels, self.config.held_out, generator)
+        if self.config.objective == "marginal" or not held.any():
+            whole = GPTree(self.kernel, features, labels, tree)
+            return whole.marginal_loss(whole.sample(self.config.draws, self.config.gibbs, generator))
+        known = GPTree(self.kernel, features[~held], labels[~held], tree)
+        omega = known.sample(self.config.draws, self.config.gibbs, generator)
+        return F.nll_loss(known.log_probabilities(omega, features[held]), labels[held])
+
+    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+        """Take the mean of the clients' bodies."""
+        return {MODEL: {**server[MODEL], **self.mean(updates)}}
+
+    def model(self, server: State) -> Tensors:
+        """Return the shared body with the classifier it started with."""
+        return server[MODEL]
+
+    def adapt(
+        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+    ) -> Iterator[tuple[float, Tensors]]:
+        """Draw the posterior of the client's Gaussian processes; the loss is its marginal likelihood's."""
+        context.model.load(self.model(server))
+        _, features = self.features(context.model, data.pixels)
+        labels = data.labels.cpu().long()
+        tree = class_tree(features, labels, self.task.network.classes)
+        classifier = GPTree(self.kernel, features, labels, tree)
+        omega = classifier.sample(self.config.draws_new, self.config.gibbs, context.generator("adapt"))
+        learned = {"features": features, "labels": labels, "tree": tree, "omega": omega.float()}
+        yield float(classifier.marginal_loss(omega)), learned
+
+    def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
+        """Predict by the Gaussian processes; after a generic way there are none."""
+        if "omega" not in learned:
+            return super().probabilities(model, learned, pixels)
+        _, features = self.features(model, pixels)
+        classifier = GPTree(self.kernel, learned["features"], learned["labels"], learned["tree"])
+        return classifier.log_probabilities(learned["omega"], features).exp().float()
+
+
+def hold_out(labels: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Mark a share of every class, rounded down, at random."""
+    held = torch.zeros(len(labels), dtype=torch.bool)
+    for label in sorted(set(labels.tolist())):
+        rows = (labels == label).nonzero().squeeze(1)
+        held[rows[torch.randperm(len(rows), generator=generator)[: int(share * len(rows))]]] = True
+    return held

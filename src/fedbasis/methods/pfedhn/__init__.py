@@ -1,0 +1,141 @@
+"""pFedHN: the server holds a hypernetwork that generates every client's model from the client's embedding.
+
+Shamsian et al., "Personalized Federated Learning using Hypernetworks", ICML 2021. With phi = (b, W, hidden layers):
+
+    theta_m = h(v_m; phi) = b + W z(v_m)            z: linear layers with ReLUs between them; sent down
+    d theta_m = theta~_m - theta_m                  after the client's local training; sent up
+    phi <- phi + rate * mean_m J_phi^T d theta_m,   v_m <- v_m + rate * J_v^T d theta_m
+
+(algorithm 1). The paper takes one client a step; here a round's clients all start from the round's phi, and the mean of
+their phi-gradients makes one step of plain SGD. b starts as the initial (or pretrained) model and W at zero: so does
+every client's model. Statistics are averaged and sent along. A new client trains an embedding alone, from their mean.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+from urllib.parse import quote
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedbasis.methods.base import CLOCK, MODEL, Adaptation, Context, Method, MethodConfig, Sent, within_range
+from fedbasis.methods.pfedhn.hypernetwork import generate, pull_back
+from fedbasis.networks.train import Examples, backward_passes, by_epoch, local_sgd
+from fedbasis.tensors.params import State, Tensors, only, plus, without
+from fedbasis.tensors.seeding import torch_generator
+
+HYPER, EMBEDDINGS, START, CHANGE = "hypernetwork", "embeddings", "start", "change"
+
+
+class PFedHNConfig(MethodConfig):
+    """The size of the hypernetwork and the server's rate."""
+
+    embedding: int = Field(13, ge=1, description="length of an embedding (paper: 1 + clients / 4; 13 for 50 clients)")
+    hidden: int = Field(32, ge=1, description="width of its layers (paper: 100); the server holds that many models")
+    layers: int = Field(1, ge=0, description="layers after the first (paper: 3; deeper ones feel the embedding later)")
+    rate: float = Field(0.1, gt=0, description="the server's rate (paper: 0.01 with momentum 0.9, in all 0.1)")
+
+
+class PFedHN(Method):
+    """The server's group "model" holds b, the output layer's bias, and beside it the running statistics."""
+
+    name: ClassVar[str] = "pfedhn"
+    title: ClassVar[str] = "pFedHN"
+    paper: ClassVar[str] = "Shamsian et al. 2021"
+    sends: ClassVar[str] = "1 model (the change of it)"
+    keeps: ClassVar[str] = "nothing (the server holds its embedding)"
+    new_client: ClassVar[str] = "an embedding of its own through the frozen hypernetwork, then lp or ft"
+    Config: ClassVar[type[MethodConfig]] = PFedHNConfig
+    personalizers: ClassVar[tuple[str, ...]] = ("embedding",)
+    ways: ClassVar[tuple[str, ...]] = ("embedding", "embedding+lp", "embedding+ft")
+    singles: ClassVar[str] = "the server learns an embedding of every client"
+    config: PFedHNConfig
+
+    def init(self, seed: int) -> State:
+        """Draw the hidden layers as torch draws linear layers; the output layer starts at the initial model."""
+        width, generator, hyper = self.config.hidden, torch_generator(seed, "hypernetwork"), Tensors()
+        for layer in range(self.config.layers + 1):
+            inputs = width if layer else self.config.embedding
+            for part, shape in (("weight", (width, inputs)), ("bias", (width,))):
+                hyper[f"hidden_{layer}.{part}"] = (2 * torch.rand(shape, generator=generator) - 1) / inputs**0.5
+        for block in range(len(self.task.layout.blocks)):
+            hyper[f"output_{block}.weight"] = torch.zeros(self.task.layout.size(block, True), width)
+        small = {START: {"embedding": torch.zeros(self.config.embedding)}, CLOCK: {"seed": torch.tensor(seed)}}
+        return {MODEL: self.task.initial(seed), HYPER: hyper, **small}
+
+    def broadcast(self, server: State, client: str) -> State:
+        """Generate the client's model."""
+        return {MODEL: self._model(server, self.embedding(server, client))}
+
+    def embedding(self, server: State, client: str) -> Tensor:
+        """Return a client's embedding: as learned so far, or its first one, drawn by the run's seed and its name."""
+        known = server.get(EMBEDDINGS, {}).get(quote(client, safe=""))
+        generator = torch_generator(int(server[CLOCK]["seed"]), "embedding", client)
+        return torch.randn(self.config.embedding, generator=generator) if known is None else known
+
+    def client_update(
+        self, received: State, kept: State | None, data: Examples, context: Context
+    ) -> tuple[Sent, State | None]:
+        """Train the generated model; send how its parameters changed, and its statistics if it has any."""
+        context.model.load(received[MODEL])
+        loss = local_sgd(context.model, data, self.task.recipe, context.generator("batches"))
+        trained, names = context.model.tensors(), self.task.parameters
+        sent = {CHANGE: plus(only(trained, names), only(received[MODEL], names), -1.0)}
+        sent |= {"statistics": statistics} if (statistics := without(trained, names)) else {}
+        return Sent(sent, {"loss": loss.value(), "examples": float(len(data))}), None
+
+    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+        """Pull every change back to the hypernetwork and to its client's embedding; step along the mean."""
+        averaging, names, rate = self.task.averaging, self.task.parameters, self.config.rate
+        means = averaging.mean(), averaging.mean()
+        learned = dict(server.get(EMBEDDINGS, {}))
+        for client, sent in within_range(updates, averaging, CHANGE):
+            weight, where = self.task.weight(int(sent.numbers["examples"])), f"The update of {client}"
+            model, v = {**sent.tensors[CHANGE], **sent.tensors.get("statistics", {})}, self.embedding(server, client)
+            *steps, v_step = pull_back(server[HYPER], v, self.task.layout.flatten(model, True, where))
+            means[0].add(model, weight, where)
+            means[1].add(dict(zip(server[HYPER], steps, strict=True)), weight, where)
+            learned[quote(client, safe="")] = v + rate * v_step  # the name of a tensor holds no slash
+        model, step = (mean.result() for mean in means)
+        bias = plus(only(server[MODEL], names), only(model, names), rate)  # the Jacobian of the bias is the identity
+        start = {"embedding": torch.stack([learned[name] for name in sorted(learned)]).mean(0)}
+        moved = {MODEL: {**model, **bias}, HYPER: plus(server[HYPER], step, rate)}
+        return {**server, **moved, EMBEDDINGS: learned, START: start}
+
+    def reference(self, server: State, client: str, sent: State) -> State:
+        """The parameters' change is one already; statistics are measured from the server's."""
+        return {"statistics": server[MODEL]}
+
+    def published(self, server: State) -> State:
+        """Publish the hypernetwork and the mean embedding; the clients' own stay with the server."""
+        return {group: server[group] for group in (MODEL, HYPER, START)}
+
+    def model(self, server: State) -> Tensors:
+        """Generate the model of the mean embedding."""
+        return self._model(server, server[START]["embedding"])
+
+    def adapt(
+        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+    ) -> Iterator[tuple[float, Tensors]]:
+        """Train a new embedding through the frozen hypernetwork; the statistics stay the server's."""
+        (model := context.model).load(self.model(server))
+        device, recipe = model.weights[0].device, plan.recipe(self.task.recipe)
+        bias = [flat.to(device) for flat in self.task.layout.flatten(server[MODEL])]
+        hyper = {name: tensor.to(device) for name, tensor in server[HYPER].items()}
+        v = server[START]["embedding"].to(device, copy=True).requires_grad_()
+        optimizer = torch.optim.SGD([v], lr=plan.rate, momentum=plan.momentum, weight_decay=plan.decay)
+
+        def step() -> None:
+            (v.grad,) = torch.autograd.grad(generate(hyper, bias, v), v, model.gradients)
+            optimizer.step()
+            for weights, flat in zip(model.weights, generate(hyper, bias, v.detach()), strict=True):
+                weights.copy_(flat)
+
+        passes = backward_passes(model, data, recipe, context.generator("adapt"), statistics="frozen")
+        for loss in by_epoch(passes, step):
+            yield loss, {"embedding": v.detach().cpu().clone()}
+
+    def _model(self, server: State, v: Tensor) -> Tensors:
+        bias, statistics = (self.task.layout.flatten(server[MODEL], trained) for trained in (True, False))
+        return self.task.layout.unflatten(generate(server[HYPER], bias, v), statistics)

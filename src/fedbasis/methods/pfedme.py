@@ -1,0 +1,100 @@
+"""pFedMe: every client has its own model on a leash to the common one, which learns from where the leashes pull.
+
+T Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020. The objective is the
+mean over the clients of the Moreau envelopes ``F_m(w) = min_theta f_m(theta) + strength / 2 ||theta - w||^2``. On
+every batch of the recipe's epochs a client takes ``inner_steps`` gradient steps on theta (from where theta stands; from
+``w`` at a round's first batch), then moves its copy of w along the envelope's gradient,
+
+    theta <- theta - inner_rate (grad f(theta; batch) + strength (theta - w)),    w <- w - rate strength (w - theta),
+
+and sends w; the server takes ``(1 - beta) w + beta mean_m w_m``. Gradient steps are plain (no momentum) and the
+recipe's decay belongs to f. Running statistics are those of the passes, which are made at theta; theta and w share
+them. No step moves them, and the server mixes them with at most ``beta = 1``, for a variance must not become negative.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+
+from fedbasis.methods.base import MODEL, Adaptation, Context, Method, MethodConfig, Sent
+from fedbasis.networks.train import Examples, MeanLoss, batches, by_epoch, local_sgd, proximal, sgd_steps
+from fedbasis.tensors.params import State, Tensors
+
+PERSONAL = "personal"
+
+
+class PFedMeConfig(MethodConfig):
+    """The paper's settings; its eta is the recipe's rate, and its R the number of batches in the recipe's epochs."""
+
+    strength: float = Field(15.0, ge=0, description="lambda, the pull of theta towards w; keep rate * lambda below 1")
+    inner_steps: int = Field(5, ge=1, description="K, gradient steps on theta for every batch")
+    inner_rate: float = Field(0.05, gt=0, description="rate of the steps on theta; keep inner_rate * lambda below 1")
+    beta: float = Field(1.0, ge=0, description="how far the server goes to the mean of the clients; 1 is the mean")
+
+
+class PFedMe(Method):
+    """The state is the common model w."""
+
+    name: ClassVar[str] = "pfedme"
+    title: ClassVar[str] = "pFedMe"
+    paper: ClassVar[str] = "T Dinh et al. 2020"
+    sends: ClassVar[str] = "1 model"
+    keeps: ClassVar[str] = "its own model theta"
+    new_client: ClassVar[str] = "all of the model fine-tuned on a leash to w (pfedme: ft-prox with prox = lambda)"
+    Config: ClassVar[type[MethodConfig]] = PFedMeConfig
+    personalizers: ClassVar[tuple[str, ...]] = ("pfedme",)
+    ways: ClassVar[tuple[str, ...]] = ("pfedme",)
+    own: ClassVar[str] = PERSONAL
+    config: PFedMeConfig
+
+    def init(self, seed: int) -> State:
+        """Start from the initial model."""
+        return {MODEL: self.task.initial(seed)}
+
+    def client_update(
+        self, received: State, kept: State | None, data: Examples, context: Context
+    ) -> tuple[Sent, State | None]:
+        """Follow theta batch by batch and let w follow theta; send w, keep theta."""
+        model, recipe, config, loss = context.model, self.task.recipe, self.config, MeanLoss()
+        model.load(received[MODEL])
+        w, generator = [flat.clone() for flat in model.weights], context.generator("batches")
+        pull = proximal(model, config.strength, w)  # w itself: the anchor moves with it
+        inner = replace(recipe, epochs=config.inner_steps, rate=config.inner_rate, momentum=0.0)
+        for rows in (rows for _ in range(recipe.epochs) for rows in batches(len(data), recipe.batch, generator)):
+            batch = Examples(data.pixels[rows], data.labels[rows])  # an epoch over one batch is one step
+            solved = local_sgd(model, batch, replace(inner, batch=len(batch)), generator, adjust=pull)
+            loss.total, loss.steps = loss.total + solved.total, loss.steps + solved.steps
+            for ours, theta in zip(w, model.weights, strict=True):
+                ours.sub_(ours - theta, alpha=recipe.rate * config.strength)
+        personal = model.tensors()
+        for flat, ours in zip(model.weights, w, strict=True):
+            flat.copy_(ours)
+        numbers = {"loss": loss.value(), "examples": float(len(data))}
+        return Sent({MODEL: model.tensors()}, numbers), {PERSONAL: personal}
+
+    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+        """Go from the old model towards, to or beyond the mean of the clients' models."""
+        mean, beta, moving = self.mean(updates), self.config.beta, self.task.parameters
+        return {
+            MODEL: {
+                name: torch.lerp(old, mean[name], beta if name in moving else min(beta, 1.0))
+                for name, old in server[MODEL].items()
+            }
+        }
+
+    def model(self, server: State) -> Tensors:
+        """Return the common model."""
+        return server[MODEL]
+
+    def adapt(
+        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+    ) -> Iterator[tuple[float, Tensors]]:
+        """Solve a new client's ``min_theta f(theta) + strength / 2 ||theta - w||^2`` by SGD from w."""
+        model, recipe = context.model, plan.recipe(self.task.recipe)
+        model.load(self.model(server), "The server's model")
+        pull = proximal(model, self.config.strength)
+        for loss in by_epoch(sgd_steps(model, data, recipe, context.generator("adapt"), adjust=pull)):
+            yield loss, {}

@@ -1,0 +1,131 @@
+"""SCAFFOLD: control variates take the difference between a client's gradient and the mean gradient out of its steps.
+
+Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020, with option II and
+global rate 1. Client m keeps c_m (0 at first), the server c. From w_t, client m makes K steps with g - c_m + c and
+
+    c_m+ = c_m - c + (w_t - w_m) / (eta K),    w = mean of w_m,    c <- c + |S| / N  mean of (c_m+ - c_m).
+
+The paper's steps are plain SGD, and its c_m+ is the mean gradient along the client's path. With momentum every gradient
+moves the model again and again (ten times at 0.9); divided by K, the variates would overshoot from round to round until
+they diverge. So K is the sum of the gradients' weights in the path (``weight_of``): the number of steps if there is no
+momentum. Weight decay is part of the gradient. Variates exist for parameters; normalization statistics are averaged
+with the model.
+
+N is the number of clients in the federation (``population``). If it is not given, the server counts those that it has
+seen and keeps c the mean of their variates; with every client in every round both are the same.
+"""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+
+from fedbasis.methods.base import CLOCK, MODEL, Context, MethodConfig, Sent
+from fedbasis.methods.fedavg import FedAvg
+from fedbasis.networks.train import Adjust, Examples, local_sgd
+from fedbasis.tensors.flat import FlatModel
+from fedbasis.tensors.params import State, Tensors, plus
+from pflbed.errors import InputError
+
+CONTROL = "control"
+FIRST = "first_time"
+
+
+class ScaffoldConfig(MethodConfig):
+    """One number."""
+
+    population: int | None = Field(None, ge=1, description="N, the clients of the federation; unset: those seen so far")
+
+
+class Scaffold(FedAvg):
+    """The state is the global model, the server's variate and how many clients were seen."""
+
+    name: ClassVar[str] = "scaffold"
+    title: ClassVar[str] = "SCAFFOLD"
+    paper: ClassVar[str] = "Karimireddy et al. 2020"
+    sends: ClassVar[str] = "1 model and 1 control variate (2 models)"
+    keeps: ClassVar[str] = "its control variate"
+    Config: ClassVar[type[MethodConfig]] = ScaffoldConfig
+    singles: ClassVar[str] = "the server counts the clients that take part for the first time"
+    config: ScaffoldConfig
+
+    def init(self, seed: int) -> State:
+        """Start from the initial model with variates of zero."""
+        model = self.task.initial(seed)
+        return {MODEL: model, CONTROL: self._zeros(model), CLOCK: {"clients": torch.tensor(0)}}
+
+    def broadcast(self, server: State, client: str) -> State:
+        """Send the model and the server's variate."""
+        return {MODEL: server[MODEL], CONTROL: server[CONTROL]}
+
+    def published(self, server: State) -> State:
+        """A new client needs the model alone."""
+        return {MODEL: server[MODEL]}
+
+    def client_update(
+        self, received: State, kept: State | None, data: Examples, context: Context, only: tuple[int, int] | None = None
+    ) -> tuple[Sent, State | None]:
+        """Train with corrected steps, then estimate the client's mean gradient from how far it went."""
+        recipe, model = self.task.recipe, context.model
+        model.load(received[MODEL])
+        adjust = self.adjust(received, kept, context)
+        loss = local_sgd(model, data, recipe, context.generator("batches"), only=only, adjust=adjust)
+        trained, reach = model.tensors(), recipe.rate * weight_of(loss.steps, recipe.momentum)
+        change = {
+            name: (received[MODEL][name] - trained[name]) / reach - control
+            for name, control in received[CONTROL].items()
+        }
+        own = plus(self._own(received, kept), change)
+        numbers = {"loss": loss.value(), "examples": float(len(data)), FIRST: float(kept is None)}
+        return Sent({MODEL: trained, CONTROL: change}, numbers), {CONTROL: own}
+
+    def adjust(self, received: State, kept: State | None, context: Context) -> Adjust | None:
+        """Add ``c - c_m`` to every gradient."""
+        difference = plus(received[CONTROL], self._own(received, kept), -1.0)
+        flats = self.task.layout.flatten({**received[MODEL], **difference})
+        correction = [flat.to(context.model.weights[0].device) for flat in flats]
+
+        def correct(model: FlatModel) -> None:
+            for gradient, towards in zip(model.gradients, correction, strict=True):
+                gradient.add_(towards)
+
+        return correct
+
+    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+        """Average models and changes; a server that counts its clients spreads its variate over the new ones too."""
+        models, changes = (self.task.averaging.mean() for _ in range(2))
+        arrived, seen = 0, int(server[CLOCK]["clients"])
+        before = self.config.population or seen
+        for client, sent in updates:
+            weight, where = self.task.weight(int(sent.numbers["examples"])), f"The update of {client}"
+            models.add(sent.tensors[MODEL], weight, where)
+            changes.add(sent.tensors[CONTROL], weight, where)
+            arrived, seen = arrived + 1, seen + int(sent.numbers[FIRST])
+        clients = self.config.population or max(seen, arrived)
+        if seen > clients:
+            raise InputError(
+                f"'population' must be the number of clients, but it is {clients} and {seen} took part; raise it."
+            )
+        rest = {name: tensor * (before / clients) for name, tensor in server[CONTROL].items()}
+        control = plus(rest, changes.result(), arrived / clients)
+        return {MODEL: models.result(), CONTROL: control, CLOCK: {"clients": torch.tensor(seen)}}
+
+    def reference(self, server: State, client: str, sent: State) -> State:
+        """The variate that is sent is a change already."""
+        return {MODEL: server[MODEL]}
+
+    def _own(self, received: State, kept: State | None) -> Tensors:
+        return self._zeros(received[MODEL]) if kept is None else kept[CONTROL]
+
+    def _zeros(self, model: Tensors) -> Tensors:
+        return {name: torch.zeros_like(tensor) for name, tensor in model.items() if name in self.task.parameters}
+
+
+def weight_of(steps: int, momentum: float) -> float:
+    """Sum up how far a gradient of one goes in so many steps at rate one; without momentum as many as there are."""
+    total = velocity = 0.0
+    for _ in range(steps):
+        velocity = momentum * velocity + 1.0
+        total += velocity
+    return total

@@ -1,0 +1,125 @@
+"""What methods share whose server relates the clients' models to one another: a table of their latest models.
+
+The server's state holds one group ``client/<name>`` for every client that has ever sent a model, in full and replaced
+when the client sends again; ``table/examples`` says how many images each has, in the order of the sorted names; and
+``model`` is the mean of the table, from which clients start that the server has not seen. So the state is as large as
+all clients' models together; besides it one update is in memory at a time.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedbasis.methods.base import MODEL, Adaptation, Context, Method, Sent, within_range
+from fedbasis.networks.train import Adjust, Examples, by_epoch, sgd_steps
+from fedbasis.tensors.params import State, Tensors, columns, inner_products, require_same
+
+CLIENT = "client/"
+TABLE = "table"
+RELATIONS = "relations"
+
+
+def clients(server: State) -> list[str]:
+    """Name the clients of the table in the order of every vector and matrix about them."""
+    return sorted(group.removeprefix(CLIENT) for group in server if group.startswith(CLIENT))
+
+
+def models(server: State, names: Iterable[str] | None = None) -> list[Tensors]:
+    """Return the models of the table, or those of the named clients."""
+    return [server[CLIENT + name] for name in (clients(server) if names is None else names)]
+
+
+def gram(table: Sequence[Tensors], names: Collection[str]) -> Tensor:
+    """Return all inner products of models over the named tensors."""
+    return inner_products(columns(table, sorted(names)), len(table))
+
+
+def combination(
+    table: Sequence[Tensors], weights: Tensor, names: Iterable[str], base: Tensors | None = None
+) -> Tensors:
+    """Return ``sum_j weights_j w_j``, or ``base + sum_j weights_j (w_j - base)``, for the named tensors.
+
+    With a base, models that equal it change nothing, not even by a rounding; a weight of one gives its model.
+    """
+    factors = [float(weight) for weight in weights]
+    result = {}
+    for name in names:
+        like = next(iter(table))[name] if base is None else base[name]
+        start = torch.zeros_like(like, dtype=torch.float64) if base is None else like.double()
+        total = start.clone()
+        for model, factor in zip(table, factors, strict=True):
+            if factor:
+                total.add_(model[name].double() if base is None else model[name].double() - start, alpha=factor)
+        result[name] = total.to(like.dtype)
+    return result
+
+
+class ClientModels(Method):
+    """A server that keeps every client's latest model; a specialization says how they are related."""
+
+    own: ClassVar[str] = MODEL
+    singles: ClassVar[str] = "the server keeps every client's own model"
+
+    def init(self, seed: int) -> State:
+        """Start from the initial model and an empty table."""
+        return {MODEL: self.task.initial(seed)}
+
+    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+        """Replace the models that arrive and take the mean of all that are known, each weighted as the task says."""
+        table = {group: tensors for group, tensors in server.items() if group.startswith(CLIENT)}
+        examples = dict(zip(clients(server), server[TABLE]["examples"].tolist() if table else [], strict=True))
+        for client, sent in within_range(updates, self.task.averaging):
+            require_same(sent.tensors[MODEL], self.task.layout.shapes, f"The update of {client}")
+            table[CLIENT + client] = sent.tensors[MODEL]
+            examples[client] = int(sent.numbers["examples"])
+        mean = self.task.averaging.mean()
+        for client in clients(table):
+            mean.add(table[CLIENT + client], self.task.weight(examples[client]))
+        counts = torch.tensor([examples[client] for client in clients(table)])
+        return {MODEL: mean.result(), **table, TABLE: {"examples": counts}}
+
+    def reference(self, server: State, client: str, sent: State) -> State:
+        """A client's model is measured from the last one it sent, or from the mean of all."""
+        return {MODEL: server.get(CLIENT + client, server[MODEL])}
+
+    def published(self, server: State) -> State:
+        """A new client needs the mean of the clients' models and nothing else."""
+        return {MODEL: server[MODEL]}
+
+    def model(self, server: State) -> Tensors:
+        """Return the mean of the clients' models."""
+        return server[MODEL]
+
+    def start(self, received: State, kept: State | None, context: Context) -> Tensors:
+        """Choose where a client starts: its own model, or what it was sent; the initial one if it lost its own."""
+        if kept is not None:
+            return kept[MODEL]
+        return received[MODEL] if MODEL in received else self.task.initial(context.seed)
+
+    def fit(
+        self, data: Examples, context: Context, plan: Adaptation, adjust: Adjust
+    ) -> Iterator[tuple[float, Tensors]]:
+        """Train the whole working model of a new client, its gradients changed by ``adjust``."""
+        recipe = plan.recipe(self.task.recipe)
+        for loss in by_epoch(sgd_steps(context.model, data, recipe, context.generator("adapt"), adjust=adjust)):
+            yield loss, {}
+
+    @staticmethod
+    def held_out(data: Examples, context: Context) -> tuple[Examples, Examples]:
+        """Hold out a fifth of a client's images, the same in every round; below five, all of them serve twice."""
+        fifth = len(data) // 5
+        if not fifth:
+            return data, data
+        rows = torch.randperm(len(data), generator=context.at(context.client).generator("validation"))
+        held, rest = rows[:fifth].sort().values, rows[fifth:].sort().values
+        return Examples(data.pixels[held], data.labels[held]), Examples(data.pixels[rest], data.labels[rest])
+
+    @staticmethod
+    def enlarged(matrix: Tensor, before: Sequence[str], after: Sequence[str]) -> Tensor:
+        """Rearrange a matrix about some clients for an order with more of them, of whom it says zero."""
+        places = torch.tensor([after.index(client) for client in before], dtype=torch.int64)
+        larger = matrix.new_zeros(len(after), len(after))
+        larger[places[:, None], places[None, :]] = matrix
+        return larger

@@ -1,0 +1,76 @@
+"""What every method is given, whatever it is: the network, the local recipe, the rounds, and how to average."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedbasis.networks.models import Network, classifier_of, normalization_of
+from fedbasis.networks.train import Recipe
+from fedbasis.tensors.averaging import Averaging
+from fedbasis.tensors.blocks import Layout
+from fedbasis.tensors.packed import packed, unpacked
+from fedbasis.tensors.params import Tensors
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every method is given: the network, the local recipe, and the size of the training."""
+
+    network: Network
+    recipe: Recipe
+    rounds: int
+    weighting: Literal["uniform", "examples"] = "uniform"
+    weights: Tensors | None = field(default=None, repr=False)  # pretrained tensors that replace the drawn ones
+    averaging: Averaging = field(default_factory=Averaging)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process with pretrained tensors as one plain array."""
+        weights = None if self.weights is None else packed({"": self.weights})
+        return _task, (self.network, self.recipe, self.rounds, self.weighting, weights, self.averaging)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The network's tensors by blocks."""
+        return self.network.layout(self.network.build())
+
+    @cached_property
+    def classifier(self) -> str:
+        """The name of the network's classifier layer."""
+        return classifier_of(self.network.build())
+
+    @cached_property
+    def head(self) -> frozenset[str]:
+        """The names of the classifier's tensors."""
+        return frozenset(entry.name for entry in self.layout.entries if entry.name.startswith(self.classifier + "."))
+
+    @cached_property
+    def body(self) -> frozenset[str]:
+        """The names of all other tensors, normalization statistics included."""
+        return frozenset(entry.name for entry in self.layout.entries) - self.head
+
+    @cached_property
+    def normalization(self) -> frozenset[str]:
+        """The names of the normalization layers' tensors: scale and shift, and their running statistics."""
+        return frozenset(normalization_of(self.network.build()))
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """The names of what a gradient trains; the rest are statistics."""
+        return frozenset(entry.name for entry in self.layout.select(True))
+
+    def initial(self, seed: int) -> Tensors:
+        """Draw the initial model; pretrained tensors take the place of those they name."""
+        return {**self.network.initial(seed), **(self.weights or {})}
+
+    def weight(self, examples: int) -> float:
+        """Return how much a client with so many examples counts."""
+        return float(examples) if self.weighting == "examples" else 1.0
+
+
+def _task(
+    network: Network, recipe: Recipe, rounds: int, weighting: Any, weights: NDArray[np.uint8] | None, how: Averaging
+) -> Task:
+    return Task(network, recipe, rounds, weighting, None if weights is None else unpacked(weights)[""], how)

@@ -1,0 +1,1 @@
+"""Architectures, their classifier and features, and the one local training loop."""

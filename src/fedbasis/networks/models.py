@@ -1,0 +1,246 @@
+"""The networks: ResNets with torchvision's parameter names (so its weight files load), small CNNs, or your own.
+
+A user's own network is named ``module:factory``; the factory is called with ``classes=`` and the options given.
+"""
+
+import importlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fedbasis.tensors.blocks import BlockSpec, Layout, layout_of
+from fedbasis.tensors.flat import FlatModel
+from fedbasis.tensors.params import Tensors
+from fedbasis.tensors.seeding import seed_for
+from pflbed.errors import InputError
+
+
+def _norm(kind: str, width: int) -> nn.Module:
+    makers: dict[str, Callable[[], nn.Module]] = {
+        "batch": lambda: nn.BatchNorm2d(width),
+        "group": lambda: nn.GroupNorm(math.gcd(8, width), width),
+        "none": nn.Identity,
+    }
+    if kind not in makers:
+        raise InputError(f"'norm' must be one of {', '.join(makers)}, but it is '{kind}'.")
+    return makers[kind]()
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions with a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = _norm(norm, outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = _norm(norm, outputs)
+        self.relu = nn.ReLU(inplace=True)
+        changed = stride != 1 or inputs != outputs
+        self.downsample = (
+            nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), _norm(norm, outputs)) if changed else None
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the block."""
+        shortcut = x if self.downsample is None else self.downsample(x)
+        out = self.relu(self.bn1(self.conv1(x)))
+        return self.relu(self.bn2(self.conv2(out)) + shortcut)  # type: ignore[no-any-return]
+
+
+class ResNet(nn.Module):
+    """A ResNet of basic blocks; ``stem`` is "imagenet" (7x7, stride 2) or "small" (3x3, stride 1)."""
+
+    blocks: ClassVar[dict[str, tuple[str, ...]]] = {
+        "layer1": ("conv1", "bn1", "layer1"),
+        "layer2": ("layer2",),
+        "layer3": ("layer3",),
+        "layer4": ("layer4",),
+        "fc": ("fc",),
+    }
+
+    def __init__(self, depths: tuple[int, ...], width: int, classes: int, stem: str, norm: str = "batch") -> None:
+        super().__init__()
+        if stem not in ("imagenet", "small"):
+            raise InputError(f"'stem' must be imagenet or small, but it is '{stem}'.")
+        large = stem == "imagenet"
+        self.conv1 = nn.Conv2d(3, width, 7 if large else 3, 2 if large else 1, 3 if large else 1, bias=False)
+        self.bn1 = _norm(norm, width)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, 1) if large else nn.MaxPool2d(2)
+        inputs = width
+        for stage, depth in enumerate(depths):
+            outputs = width * 2**stage
+            layers = [
+                BasicBlock(inputs if i == 0 else outputs, outputs, 2 if stage and i == 0 else 1, norm)
+                for i in range(depth)
+            ]
+            self.add_module(f"layer{stage + 1}", nn.Sequential(*layers))
+            inputs = outputs
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(inputs, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        for stage in range(1, 5):
+            x = self.get_submodule(f"layer{stage}")(x)
+        return self.fc(torch.flatten(self.avgpool(x), 1))  # type: ignore[no-any-return]
+
+
+def _stage(inputs: int, outputs: int, kernel: int, norm: str) -> nn.Sequential:
+    """Convolution, normalization, ReLU, pooling by two."""
+    convolution = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=norm == "none")
+    return nn.Sequential(convolution, _norm(norm, outputs), nn.ReLU(inplace=True), nn.MaxPool2d(2))
+
+
+class ConvNet(nn.Module):
+    """A plain CNN: one stage per width, a hidden layer if asked for, a classifier."""
+
+    def __init__(
+        self, widths: tuple[int, ...], kernel: int, hidden: int, classes: int, resolution: int, norm: str
+    ) -> None:
+        super().__init__()
+        for stage, (inputs, outputs) in enumerate(pairwise((3, *widths)), start=1):
+            self.add_module(f"conv{stage}", _stage(inputs, outputs, kernel, norm))
+        features = widths[-1] * (resolution // 2 ** len(widths)) ** 2
+        self.flatten = nn.Flatten()
+        if hidden:
+            self.hidden = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(inplace=True))
+        self.fc = nn.Linear(hidden or features, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        for stage in self.children():
+            x = stage(x)
+        return x
+
+
+def _resnet18(classes: int, resolution: int, width: int = 64, stem: str = "imagenet", norm: str = "batch") -> nn.Module:
+    return ResNet((2, 2, 2, 2), width, classes, stem, norm)
+
+
+def _resnet10(classes: int, resolution: int, width: int = 16, stem: str = "small", norm: str = "batch") -> nn.Module:
+    return ResNet((1, 1, 1, 1), width, classes, stem, norm)
+
+
+def _cnn(classes: int, resolution: int, norm: str = "none") -> nn.Module:
+    return ConvNet((32, 64), 5, 512, classes, resolution, norm)
+
+
+def _cnn_small(classes: int, resolution: int, width: int = 16, norm: str = "batch") -> nn.Module:
+    return ConvNet((width, 2 * width, 4 * width), 3, 0, classes, resolution, norm)
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "resnet18": _resnet18,
+    "resnet10": _resnet10,
+    "cnn": _cnn,
+    "cnn-small": _cnn_small,
+}
+
+
+@dataclass(frozen=True)
+class Network:
+    """An architecture by name, with its classes, input size and options: enough to build it anywhere."""
+
+    name: str
+    classes: int
+    resolution: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    blocks: BlockSpec = None
+
+    def build(self, seed: int = 0) -> nn.Module:
+        """Build the module; its initial weights depend on the seed alone, and no global generator is moved."""
+        factory = self._factory()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_for(seed, "initial weights", self.name))
+            try:
+                module = factory(classes=self.classes, **self._resolution(), **self.options)
+            except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
+                if isinstance(error, InputError):
+                    raise
+                raise InputError(f"The network '{self.name}' does not take these options: {error}.") from error
+        if not isinstance(module, nn.Module):
+            raise InputError(f"The factory '{self.name}' must return a torch nn.Module, but returned {type(module)}.")
+        return module
+
+    def check(self) -> None:
+        """Send two black images through, so that a network that does not fit the data is refused before any work."""
+        wanted = (2, self.classes)
+        try:
+            with torch.no_grad():
+                got = tuple(self.build().eval()(torch.zeros(2, 3, self.resolution, self.resolution)).shape)
+        except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, InputError):
+                raise
+            reason = str(error).splitlines()[0]
+            raise InputError(
+                f"The network '{self.name}' must take images of {self.resolution} pixels, but it does not: {reason}."
+            ) from error
+        if got != wanted:
+            raise InputError(f"The network '{self.name}' must turn 2 images into {wanted} logits, but it gave {got}.")
+
+    def layout(self, module: nn.Module) -> Layout:
+        """Lay the module out by this network's blocks."""
+        return layout_of(module, self.blocks)
+
+    def workspace(self, device: torch.device | str = "cpu") -> FlatModel:
+        """Make a working model; what is loaded into it replaces everything."""
+        module = self.build()
+        return FlatModel(module, self.layout(module), device)
+
+    def initial(self, seed: int) -> Tensors:
+        """Return freshly drawn parameters and statistics."""
+        module = self.build(seed)
+        return FlatModel(module, self.layout(module)).tensors()
+
+    def _resolution(self) -> dict[str, int]:
+        return {"resolution": self.resolution} if self.name in MODELS else {}
+
+    def _factory(self) -> Callable[..., nn.Module]:
+        if self.name in MODELS:
+            return MODELS[self.name]
+        if ":" not in self.name:
+            raise InputError(
+                f"The network must be one of {', '.join(MODELS)} or a factory 'module:function', not '{self.name}'."
+            )
+        where, _, attribute = self.name.partition(":")
+        try:
+            factory: Callable[..., nn.Module] = getattr(importlib.import_module(where), attribute)
+        except (ImportError, AttributeError) as error:
+            raise InputError(
+                f"The network factory '{self.name}' cannot be imported ({error}); install it or set PYTHONPATH."
+            ) from error
+        return factory
+
+
+def classifier_of(module: nn.Module) -> str:
+    """Return the name of the classifier: the module's ``classifier_name`` if it says so, else its last linear layer."""
+    named = getattr(module, "classifier_name", None)
+    if isinstance(named, str):
+        return named
+    linear = [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
+    if not linear:
+        raise InputError(f"{type(module).__name__} has no linear layer to serve as classifier; set 'classifier_name'.")
+    return str(linear[-1])
+
+
+def normalization_of(module: nn.Module) -> list[str]:
+    """Return the names of the normalization layers' parameters and float buffers (batch, group, layer, instance)."""
+    kinds = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+    return [
+        f"{name}.{inner}" if name else inner
+        for name, child in module.named_modules()
+        if isinstance(child, kinds)
+        for inner, tensor in (*child.named_parameters(recurse=False), *child.named_buffers(recurse=False))
+        if tensor.is_floating_point()
+    ]

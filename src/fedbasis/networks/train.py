@@ -1,0 +1,355 @@
+"""The one local loop: batches by index from uint8 pixels, augmentation on the batch, backward passes, evaluation.
+
+``backward_passes`` yields after every backward pass; whoever iterates decides what to do with the gradient. So plain
+SGD, coefficient learning and every later method share the batches, the order and the arithmetic.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+from fedbasis.tensors.flat import FlatModel
+from pflbed.errors import InputError
+
+Augment = Literal["none", "shift", "flip+shift"]
+Adjust = Callable[[FlatModel], None]  # changes the gradients in place before a step: a penalty, a control variate
+Objective = Callable[[Tensor, Tensor, Tensor], Tensor]  # logits, labels, row numbers of the batch -> the loss
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How pixels become inputs: RGB / 255, minus the mean, over the deviation, channel by channel."""
+
+    resolution: int
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+
+    def __call__(self, pixels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Turn uint8 pixels [N, H, W, 3] into a float batch [N, 3, H, W] (laid out channels last in memory)."""
+        n, height, width, _ = pixels.shape
+        start, scale = _line(self, width, pixels.device, dtype)
+        lines = pixels.reshape(n, height, 3 * width).to(dtype, copy=True)
+        return torch.addcmul(start, lines, scale, out=lines).view(n, height, width, 3).permute(0, 3, 1, 2)
+
+
+@lru_cache(maxsize=16)
+def _line(how: Preprocessing, width: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Lay the shift and the scale out along a line of pixels: over three numbers at a time no processor is quick."""
+    shift = [-m / s for m, s in zip(how.mean, how.std, strict=True)]
+    scale = [1 / (255 * s) for s in how.std]
+    return tuple(torch.tensor(v, device=device, dtype=dtype).repeat(width) for v in (shift, scale))  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """One client's own images and labels: all of its data that a method may see."""
+
+    pixels: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4 or self.pixels.shape[3] != 3:
+            raise InputError(
+                f"Pixels must be uint8 [N, H, W, 3], but they are {self.pixels.dtype} {self.pixels.shape}."
+            )
+        if len(self.pixels) != len(self.labels) or len(self.labels) == 0:
+            raise InputError(f"A client needs one label per image, but has {len(self.pixels)} and {len(self.labels)}.")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process as plain arrays."""
+        return _examples, (self.pixels.numpy(), self.labels.numpy())
+
+
+def _examples(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Examples:
+    return Examples(torch.from_numpy(pixels), torch.from_numpy(labels))
+
+
+def examples_of(images: Any) -> Examples:
+    """Turn PFLBed's numpy images into tensors that share their memory; examples are that already."""
+    return images if isinstance(images, Examples) else _examples(images.pixels, images.labels)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a client trains locally: plain SGD with momentum and weight decay over shuffled batches."""
+
+    preprocessing: Preprocessing
+    epochs: int = 5
+    batch: int = 16
+    rate: float = 0.01
+    momentum: float = 0.9
+    decay: float = 1e-4
+    augment: Augment = "none"
+
+
+def batches(count: int, batch: int, generator: torch.Generator) -> list[Tensor]:
+    """Shuffle row numbers into batches; a last batch of one joins the one before it (normalization needs two)."""
+    parts = list(torch.split(torch.randperm(count, generator=generator), batch))
+    if len(parts) > 1 and len(parts[-1]) == 1:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts
+
+
+def augmented(pixels: Tensor, how: Augment, generator: torch.Generator, reach: int = 2) -> Tensor:
+    """Shift every image by up to ``reach`` pixels (edges repeated) and, if asked, mirror every second one."""
+    if how == "none":
+        return pixels
+    n, height, width, _ = pixels.shape
+    moves = torch.randint(-reach, reach + 1, (2, n, 1), generator=generator)
+    rows = (torch.arange(height) + moves[0]).clamp(0, height - 1)
+    columns = (torch.arange(width) + moves[1]).clamp(0, width - 1)
+    if how == "flip+shift":
+        mirrored = torch.rand(n, 1, generator=generator) < 0.5
+        columns = torch.where(mirrored, columns.flip(1), columns)
+    device = pixels.device
+    return pixels[
+        torch.arange(n, device=device)[:, None, None], rows.to(device)[:, :, None], columns.to(device)[:, None]
+    ]
+
+
+def backward_passes(
+    model: FlatModel,
+    data: Examples,
+    recipe: Recipe,
+    generator: torch.Generator,
+    *,
+    statistics: Literal["batch", "frozen"] = "batch",
+    only: tuple[int, int] | None = None,
+    objective: Objective | None = None,
+) -> Iterator[tuple[bool, Tensor]]:
+    """Yield ``(epoch ends here, loss)`` after every backward pass; the gradients stand in ``model.gradients``.
+
+    ``statistics="batch"`` normalizes by the batch, as training does; ``"frozen"`` uses the running statistics and
+    leaves them as they are. ``only`` limits the passes to those numbered from its first to before its second.
+    ``objective`` takes the place of the mean cross entropy.
+    """
+    device = model.weights[0].device
+    passed = 0
+    for _ in range(recipe.epochs):
+        parts = batches(len(data), recipe.batch, generator)
+        for number, rows in enumerate(parts, start=1):
+            passed += 1
+            if only is not None and not only[0] < passed <= only[1]:
+                continue
+            by_batch = statistics == "batch" and len(rows) > 1
+            if model.module.training is not by_batch:  # to tell every layer costs as much as a small one
+                model.module.train(by_batch)
+            pixels = augmented(data.pixels.index_select(0, rows), recipe.augment, generator).to(device)
+            inputs = recipe.preprocessing(pixels, model.weights[0].dtype)
+            model.zero_gradients()
+            logits, labels = model.module(inputs), data.labels.index_select(0, rows).to(device)
+            loss = F.cross_entropy(logits, labels) if objective is None else objective(logits, labels, rows)
+            loss.backward()  # type: ignore[no-untyped-call]
+            yield number == len(parts), loss.detach()
+
+
+@dataclass
+class MeanLoss:
+    """The mean training loss over the steps, kept as a tensor so that no step waits for it."""
+
+    total: Tensor | float = 0.0
+    steps: int = 0
+
+    def add(self, loss: Tensor) -> None:
+        """Count one step."""
+        self.total, self.steps = self.total + loss, self.steps + 1
+
+    def value(self) -> float:
+        """Return the mean, or NaN when no step was made."""
+        return float(self.total) / self.steps if self.steps else float("nan")
+
+
+class FlatSGD:
+    """SGD that updates flat vectors in place, with one rate and decay per block.
+
+    The arithmetic is that of ``torch.optim.SGD(fused=True)``, called directly: on small networks the hooks and
+    bookkeeping around it take as long as a step.
+    """
+
+    def __init__(
+        self,
+        flats: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        rates: Sequence[float],
+        decays: Sequence[float],
+        momentum: float,
+    ) -> None:
+        self._blocks = list(zip(flats, gradients, rates, decays, strict=True))
+        self._momentum = momentum
+        self._buffers: list[list[Tensor | None]] = [[None] for _ in self._blocks]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take a step along the gradients as they are now."""
+        for (flat, gradient, rate, decay), buffer in zip(self._blocks, self._buffers, strict=True):
+            sgd(
+                [flat], [gradient], buffer, fused=True, lr=rate, weight_decay=decay, momentum=self._momentum,
+                dampening=0.0, nesterov=False, maximize=False,
+            )  # fmt: skip
+
+
+class FlatAdam:
+    """Adam that updates a tensor in place from its ``grad``.
+
+    The arithmetic is that of ``torch.optim.Adam``, called directly: the class makes torch import its compiler, a second
+    and 76 MiB in every process that trains or serves a client.
+    """
+
+    def __init__(self, flat: Tensor, rate: float) -> None:
+        self._flat, self._rate = flat, rate
+        self._first, self._second = torch.zeros_like(flat), torch.zeros_like(flat)
+        self._steps = torch.tensor(0.0)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take a step along the gradient as it is now."""
+        assert self._flat.grad is not None
+        adam(
+            [self._flat], [self._flat.grad], [self._first], [self._second], [], [self._steps], foreach=False,
+            amsgrad=False, beta1=0.9, beta2=0.999, lr=self._rate, weight_decay=0.0, eps=1e-8, maximize=False,
+        )  # fmt: skip
+
+
+def local_sgd(
+    model: FlatModel,
+    data: Examples,
+    recipe: Recipe,
+    generator: torch.Generator,
+    *,
+    rates: Sequence[float] | None = None,
+    decays: Sequence[float] | None = None,
+    on_step: Callable[[int], None] | None = None,
+    only: tuple[int, int] | None = None,
+    names: Collection[str] | None = None,
+    adjust: Adjust | None = None,
+    statistics: Literal["batch", "frozen"] = "batch",
+    objective: Objective | None = None,
+) -> MeanLoss:
+    """Train by SGD: the whole model, or the parameters with these ``names`` while the others stay as they are.
+
+    ``rates`` and ``decays`` give every block of the whole model its own; ``adjust`` changes gradients before a step.
+    """
+    mean = MeanLoss()
+    steps = sgd_steps(
+        model, data, recipe, generator, rates=rates, decays=decays, only=only, names=names, adjust=adjust,
+        statistics=statistics, objective=objective,
+    )  # fmt: skip
+    for _, loss in steps:
+        mean.add(loss)
+        if on_step is not None:
+            on_step(mean.steps)
+    return mean
+
+
+def sgd_steps(
+    model: FlatModel,
+    data: Examples,
+    recipe: Recipe,
+    generator: torch.Generator,
+    *,
+    rates: Sequence[float] | None = None,
+    decays: Sequence[float] | None = None,
+    only: tuple[int, int] | None = None,
+    names: Collection[str] | None = None,
+    adjust: Adjust | None = None,
+    statistics: Literal["batch", "frozen"] = "batch",
+    objective: Objective | None = None,
+) -> Iterator[tuple[bool, Tensor]]:
+    """Do what ``local_sgd`` does, but yield ``(epoch ends here, loss)`` after every step."""
+    weights, gradients = (model.weights, model.gradients) if names is None else views(model, names)
+    optimizer = FlatSGD(
+        weights,
+        gradients,
+        [recipe.rate] * len(weights) if rates is None else rates,
+        [recipe.decay] * len(weights) if decays is None else decays,
+        recipe.momentum,
+    )
+    with training_only(model, names):
+        passes = backward_passes(model, data, recipe, generator, statistics=statistics, only=only, objective=objective)
+        for step in passes:
+            if adjust is not None:
+                adjust(model)
+            optimizer.step()
+            yield step
+
+
+def by_epoch(steps: Iterable[tuple[bool, Tensor]], step: Callable[[], None] | None = None) -> Iterator[float]:
+    """Yield the mean loss of every epoch of a training; after backward passes alone, ``step`` takes the steps."""
+    mean = MeanLoss()
+    for epoch_ends, loss in steps:
+        if step is not None:
+            step()
+        mean.add(loss)
+        if epoch_ends:
+            yield mean.value()
+            mean = MeanLoss()
+
+
+def views(model: FlatModel, names: Collection[str]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the weights and the gradients of some parameters as views into the model's flat vectors."""
+    known = {entry.name: entry for entry in model.layout.select(True)}
+    if not names or (unknown := sorted(set(names) - known.keys())):
+        raise InputError(f"Training needs names of parameters, but got {unknown[:3] if names else 'none'}.")
+    chosen = [known[name] for name in sorted(names)]
+    return tuple(  # type: ignore[return-value]
+        [flats[entry.block][entry.start : entry.stop] for entry in chosen] for flats in (model.weights, model.gradients)
+    )
+
+
+@contextmanager
+def training_only(model: FlatModel, names: Collection[str] | None) -> Iterator[None]:
+    """Compute gradients for these parameters alone, so that no backward pass goes further than it must.
+
+    Not where a GroupNorm is among them: torch 2.13 crashes on the CPU in the backward pass of one whose input needs no
+    gradient. There the other gradients are computed and not used.
+    """
+    groups = (name for name, child in model.module.named_modules() if isinstance(child, nn.GroupNorm))
+    if names is None or any(f"{group}.weight" in names for group in groups):
+        yield
+        return
+    frozen = [p for name, p in model.module.named_parameters() if name not in names and p.requires_grad]
+    try:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+
+
+def proximal(model: FlatModel, strength: float, anchor: Sequence[Tensor] | None = None) -> Adjust:
+    """Make the gradient of ``strength / 2 ||w - anchor||^2``; the anchor is the model as it is now, or flat vectors."""
+    fixed = [flat.clone() for flat in model.weights] if anchor is None else list(anchor)
+
+    def pull(now: FlatModel) -> None:
+        if strength:  # zero adds nothing, not even a rounding
+            for gradient, flat, start in zip(now.gradients, now.weights, fixed, strict=True):
+                gradient.add_(flat - start, alpha=strength)
+
+    return pull
+
+
+@torch.no_grad()
+def forward(module: nn.Module, pixels: Tensor, preprocessing: Preprocessing, batch: int = 256) -> Tensor:
+    """Return the logits of images, with the module in evaluation mode."""
+    module.eval()
+    device = next(module.parameters()).device
+    return torch.cat([module(preprocessing(part.to(device))) for part in torch.split(pixels, batch)])
+
+
+def predict(module: nn.Module, pixels: Tensor, preprocessing: Preprocessing, batch: int = 256) -> Tensor:
+    """Return the class probabilities of images, on the CPU, with the module in evaluation mode."""
+    return torch.softmax(forward(module, pixels, preprocessing, batch), dim=1).cpu()

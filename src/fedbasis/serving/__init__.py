@@ -1,0 +1,1 @@
+"""Personalize, evaluate, artifacts, and a new client's own folder."""

@@ -1,0 +1,194 @@
+"""Tensors on disk: safetensors plus a small json card, atomic, versioned, and checked against what is expected.
+
+An artifact is a folder that appears whole or not at all: ``tensors.safetensors`` and ``card.json``, which says what
+kind it is, for which architecture, classes and preprocessing, where it comes from, and the tensors' sha256. Nothing
+is ever unpickled.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from torch import nn
+
+from fedbasis import __version__
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Preprocessing
+from fedbasis.tensors.files import read_tensors, write_tensors
+from fedbasis.tensors.params import State, Tensors, require_finite, require_same, shapes
+from pflbed.errors import InputError
+from pflbed.files import sha256_of, write_json
+
+FORMAT = 1
+TENSORS, CARD = "tensors.safetensors", "card.json"
+
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Architecture(BaseModel):
+    """Enough to build the network again."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str
+    resolution: int = Field(gt=0)
+    options: dict[str, Any] = {}
+    blocks: int | dict[str, list[str]] | None = None
+
+
+class Pixels(BaseModel):
+    """How an image becomes an input."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    resolution: int = Field(gt=0)
+    mean: tuple[float, float, float]
+    std: tuple[Positive, Positive, Positive]
+
+
+class Card(BaseModel):
+    """What an artifact says about itself."""
+
+    model_config = ConfigDict(extra="forbid")
+    format: int = FORMAT
+    kind: Literal["bases", "model"]
+    version: str = __version__
+    method: str
+    settings: dict[str, Any] = {}
+    architecture: Architecture
+    classes: list[str] = Field(min_length=1)
+    preprocessing: Pixels
+    provenance: dict[str, Any] = {}
+    learned: dict[str, Any] = {}
+    sha256: str = ""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.preprocessing.resolution != self.architecture.resolution:
+            raise ValueError("the resolutions of architecture and preprocessing differ")
+        if not isinstance(self.provenance.get("rounds", 1), int):
+            raise ValueError("provenance.rounds is not a whole number")
+        return self
+
+    @property
+    def network(self) -> Network:
+        """The network this artifact holds."""
+        a = self.architecture
+        return Network(a.name, len(self.classes), a.resolution, a.options, a.blocks)
+
+    @property
+    def pixels(self) -> Preprocessing:
+        """The preprocessing as a function."""
+        return Preprocessing(self.preprocessing.resolution, self.preprocessing.mean, self.preprocessing.std)
+
+
+def describe(network: Network) -> Architecture:
+    """Describe a network for a card."""
+    blocks = network.blocks
+    plain = {block: list(under) for block, under in blocks.items()} if isinstance(blocks, Mapping) else blocks
+    return Architecture(name=network.name, resolution=network.resolution, options=dict(network.options), blocks=plain)
+
+
+def describe_pixels(preprocessing: Preprocessing) -> Pixels:
+    """Describe the preprocessing for a card."""
+    return Pixels(**asdict(preprocessing))
+
+
+def save(folder: Path, state: State, card: Card, replace: bool = False) -> None:
+    """Write an artifact under a temporary name and rename it: no half-written folder is ever seen."""
+    if folder.exists() and not replace:
+        raise InputError(f"The output {folder} must not exist yet, but it does; choose another name or remove it.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
+    aside = temporary.with_suffix(".old.tmp")
+    try:
+        write_tensors(temporary / TENSORS, state)
+        filled = card.model_copy(update={"sha256": sha256_of(temporary / TENSORS)})
+        write_json(temporary / CARD, filled.model_dump(mode="json"))
+        temporary.chmod(0o755)
+        if folder.exists():
+            os.rename(folder, aside)  # noqa: PTH104
+        try:
+            os.rename(temporary, folder)  # noqa: PTH104
+        except OSError:
+            if aside.exists():
+                os.rename(aside, folder)  # noqa: PTH104
+            raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def read_card(folder: Path) -> Card:
+    """Read and check an artifact's card."""
+    if not folder.is_dir():
+        raise InputError(f"An artifact is a folder with {CARD} and {TENSORS}, but there is no folder {folder}.")
+    try:
+        raw = json.loads((folder / CARD).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"An artifact is a folder with {CARD} and {TENSORS}, but {folder} has no {CARD}.") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"The card {folder / CARD} must be json, but it cannot be read ({error}).") from error
+    if isinstance(raw, dict) and isinstance(raw.get("format"), int) and raw["format"] > FORMAT:
+        raise InputError(
+            f"The artifact {folder} must have format {FORMAT} or less for fedbasis {__version__}, but it has "
+            f"{raw['format']}; upgrade fedbasis."
+        )
+    try:
+        return Card.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the card"
+        raise InputError(f"The card {folder / CARD} must be valid, but in '{where}': {first['msg']}.") from error
+
+
+def load(folder: Path, kind: Literal["bases", "model"], trust: bool = False) -> tuple[Card, State]:
+    """Read an artifact and check everything: kind, digest, names, shapes, finite numbers."""
+    card = read_card(folder)
+    if ":" in card.architecture.name and not trust:
+        raise InputError(
+            f"{folder} was made for the network '{card.architecture.name}', whose code would be run; if you trust "
+            "where it comes from, say so with --trust."
+        )
+    if card.kind != kind:
+        hint = "run 'fedbasis personalize' on it first" if kind == "model" else "give the bases it was made from"
+        wanted, got = ("bases", "a personal model") if kind == "bases" else ("a personal model", "bases")
+        raise InputError(f"The folder {folder} must hold {wanted}, but it holds {got}; {hint}.")
+    path = folder / TENSORS
+    if not path.is_file():
+        raise InputError(f"The artifact {folder} must hold {TENSORS}, but it is missing; get the whole folder again.")
+    if sha256_of(path) != card.sha256:
+        raise InputError(
+            f"The file {path} must be the one its card describes (by its sha256), but it was cut short or changed; "
+            "get the whole folder again."
+        )
+    state, _ = read_tensors(path)
+    module = card.network.build()
+    expected = shapes(module.state_dict()) if kind == "model" else card.network.layout(module).shapes
+    if ("" in state) != (kind == "model") or not state:
+        raise InputError(f"The file {path} must hold the tensors of {kind}, but it holds {sorted(state) or 'nothing'}.")
+    for group, tensors in state.items():
+        if group and expected.keys().isdisjoint(tensors):
+            continue  # what a method has besides models, such as a hypernetwork, it checks itself
+        where = f"The file {path} (for '{card.architecture.name}')" + (f", group '{group}'," if group else "")
+        require_same(tensors, expected, where)
+    require_finite(state, f"The file {path}")
+    return card, state
+
+
+def whole_model(network: Network, tensors: Tensors) -> Tensors:
+    """Add the architecture's integer constants to a model, so that ``load_state_dict`` takes it as it is."""
+    return {name: tensors.get(name, buffer).detach() for name, buffer in network.build().state_dict().items()}
+
+
+def load_module(folder: Path, trust: bool = False) -> tuple[Card, nn.Module]:
+    """Load a personal model as an ordinary module in evaluation mode."""
+    card, state = load(folder, "model", trust)
+    module = card.network.build()
+    module.load_state_dict(state[""])
+    return card, module.eval()

@@ -1,0 +1,262 @@
+"""Serve every new client and score it: Last, Best and |Delta| for each way of personalizing and each data size.
+
+The learning rate is chosen per way and size by the mean validation accuracy after the last epoch, the Best epoch by
+the client's validation accuracy. Predictions on the test images are made for the Last and the Best epoch, and they
+meet the test labels only for the rate that was chosen: test data choose nothing.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedbasis.engines.base import Desk, Result, Workers
+from fedbasis.engines.client_state import Kept, kept_by
+from fedbasis.methods.base import Adaptation, Context, Method
+from fedbasis.methods.fedbasis import coefficients
+from fedbasis.networks.classifier import apply_head, passed
+from fedbasis.networks.train import examples_of
+from fedbasis.serving.personalize import KEPT, Fitted, as_it_is, personalize
+from fedbasis.tensors.params import State, Tensors
+from pflbed import Client, Images, global_accuracy, weighted_accuracy
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which ways, sizes and rates to try on every new client."""
+
+    hows: Sequence[str]
+    sizes: Sequence[str]
+    rates: Sequence[float]
+    adaptation: Adaptation
+    rateless: Sequence[str] = ("none",)
+
+    def jobs(self, clients: Iterable[str]) -> list[tuple[str, str, float, str]]:
+        """List every ``(how, size, rate, client)``; ways that do not use the rate are tried once."""
+        return [
+            (how, size, rate, client)
+            for how in self.hows
+            for size in self.sizes
+            for rate in (self.rates if how not in self.rateless else self.rates[:1])
+            for client in clients
+        ]
+
+
+@dataclass(frozen=True)
+class Serving:
+    """One new client, to be served in one way."""
+
+    client: Client
+    how: str
+    size: str
+    plan: Adaptation
+    seed: int
+    kept: Path | State | None = None
+    """Where clients keep what they learned in training, or what this one keeps if a worker may sit elsewhere."""
+
+
+def serve(desk: Desk, server: State, item: Serving) -> Result:
+    """Personalize one client in one way; return its curves and its predictions as a record for the log.
+
+    What a client that took part has kept is looked at by the way ``kept`` alone.
+    """
+    method, client, started = desk.method, item.client, time.perf_counter()
+    look = Looks(desk, item.how)
+    data = examples_of(client.sized(item.size))
+
+    def validate(_: Context, learned: Tensors) -> float:
+        return weighted_accuracy(look(client.val, learned), client.val.labels, client.val_weights)
+
+    context = Context(item.seed, client.id, desk.model)
+    if item.how == KEPT:
+        kept = kept_by(client.id, item.kept)
+        outcome = as_it_is(method.participant(server, kept), context, validate)
+    else:
+        outcome = personalize(method, server, item.how, data, context, item.plan, validate)
+    adapted = time.perf_counter() - started
+
+    def guesses_of(fitted: Fitted) -> list[int]:
+        desk.model.load(fitted.tensors)
+        guesses: list[int] = look(client.test, fitted.learned).tolist()
+        return guesses
+
+    last = guesses_of(outcome.last)
+    record: dict[str, Any] = {
+        "client": client.id,
+        "domain": client.domain,
+        "how": item.how,
+        "size": item.size,
+        "rate": item.plan.rate,
+        "images": len(data),
+        "seconds": round(adapted, 3),
+        "losses": [round(loss, 5) for loss in outcome.losses if np.isfinite(loss)],
+        "validation": [round(score, 5) for score in outcome.validation],
+        "validate_every": item.plan.validate_every if item.how not in ("none", KEPT) else 1,
+        "best_epoch": outcome.best.epoch,
+        "last_predicted": last,
+        "best_predicted": last if outcome.best.epoch == outcome.last.epoch else guesses_of(outcome.best),
+    }
+    if "psi" in outcome.last.learned:
+        alpha = coefficients.alpha(outcome.last.learned["psi"]).tolist()
+        record["alpha"] = {
+            block: [round(share, 4) for share in row]
+            for block, row in zip(method.task.layout.blocks, alpha, strict=True)
+        }
+    return {}, record
+
+
+class Looks:
+    """A client's model looks at images. Where clients' models agree, they share a forward pass.
+
+    ``none`` gives all clients the same model, so images that several are scored on are looked at once. Where only the
+    classifier is trained, the features of images are computed once, for all epochs, rates and clients. What is shared
+    stands in the desk's notes: for as long as the server's state is the same, and for so many sets of images.
+    """
+
+    LIMIT = 64
+
+    def __init__(self, desk: Desk, how: str) -> None:
+        self._desk, self._how = desk, how
+
+    def __call__(self, images: Images, learned: Tensors) -> NDArray[np.int64]:
+        """Return the classes that the desk's model sees in images."""
+        method, model = self._desk.method, self._desk.model
+
+        def probabilities() -> Tensor:
+            return method.probabilities(model, learned, torch.from_numpy(images.pixels))
+
+        def features() -> Tensor:
+            pixels, task = torch.from_numpy(images.pixels), method.task
+            return passed(model.module, task.classifier, pixels, task.recipe.preprocessing).features
+
+        if self._how == "none":
+            chances = self._shared(images, probabilities)
+        elif self._how in ("lp", *method.head_only):
+            chances = apply_head(model.module, method.task.classifier, self._shared(images, features))
+        else:
+            chances = probabilities()
+        guesses: NDArray[np.int64] = chances.argmax(1).numpy()
+        return guesses
+
+    def _shared(self, images: Images, make: Callable[[], Tensor]) -> Tensor:
+        key, notes = (self._how, images.key), self._desk.notes
+        if key not in notes:
+            while len(notes) >= self.LIMIT:
+                notes.pop(next(iter(notes)))
+            notes[key] = make()
+        made: Tensor = notes[key]
+        return made
+
+
+def chosen_rates(records: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
+    """Choose the rate of every ``(how, size)``: the best mean validation accuracy after the last epoch."""
+    scores: dict[tuple[str, str], dict[float, list[float]]] = {}
+    for record in records:
+        by_rate = scores.setdefault((record["how"], record["size"]), {})
+        by_rate.setdefault(record["rate"], []).append(record["validation"][-1])
+    return {key: max(sorted(rates), key=lambda rate: float(np.mean(rates[rate]))) for key, rates in scores.items()}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the result: a method and a way of personalizing, at one size."""
+
+    method: str
+    how: str
+    size: str
+    rate: float
+    last: float
+    best: float
+    last_global: float
+    seconds: float
+    per_client: Mapping[str, float]
+
+    @property
+    def delta(self) -> float:
+        """|Last - Best|: how much choosing the epoch matters."""
+        return abs(self.last - self.best)
+
+
+def summarize(method: str, records: Sequence[Mapping[str, Any]], clients: Mapping[str, Client]) -> list[Row]:
+    """Score the chosen rates' predictions and average over clients."""
+    rows = []
+    for (how, size), rate in chosen_rates(records).items():
+        mine = [r for r in records if (r["how"], r["size"], r["rate"]) == (how, size, rate)]
+        last = {r["client"]: _accuracy(clients[r["client"]], r["last_predicted"]) for r in mine}
+        best = {r["client"]: _accuracy(clients[r["client"]], r["best_predicted"]) for r in mine}
+        rows.append(
+            Row(
+                method, how, size, rate,
+                last=float(np.mean([score for score, _ in last.values()])),
+                best=float(np.mean([score for score, _ in best.values()])),
+                last_global=float(np.mean([score for _, score in last.values()])),
+                seconds=float(np.mean([r["seconds"] for r in mine])),
+                per_client={client: score for client, (score, _) in last.items()},
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _accuracy(client: Client, predicted: Sequence[int]) -> tuple[float, float]:
+    guesses = np.asarray(predicted, dtype=np.int64)
+    labels: NDArray[np.int64] = client.test.labels
+    return weighted_accuracy(guesses, labels, client.test_weights), global_accuracy(guesses, labels)
+
+
+def evaluate(
+    workers: Workers,
+    server: State,
+    clients: Mapping[str, Client],
+    plan: Plan,
+    seed: int,
+    done: Sequence[Mapping[str, Any]] = (),
+    write: Callable[[dict[str, Any]], None] | None = None,
+    kept: Kept | None = None,
+) -> list[dict[str, Any]]:
+    """Serve all clients in all ways; jobs whose record is in ``done`` are not repeated.
+
+    ``kept`` holds what clients keep since training, for those that took part.
+    """
+    records = [dict(record) for record in done]
+    finished = {(r["how"], r["size"], r["rate"], r["client"]) for r in records}
+    jobs = [job for job in plan.jobs(clients) if job not in finished]
+    items = []
+    for how, size, rate, client in jobs:
+        theirs = None if kept is None or how != KEPT else kept.reference(client, kept.LAST, workers.same_disk)
+        items.append(Serving(clients[client], how, size, replace(plan.adaptation, rate=rate), seed, theirs))
+    for _, record in workers.run(serve, server, items, [f"the client {job[3]}" for job in jobs]):
+        records.append(record)
+        if write is not None:
+            write(record)
+    return records
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Serve all clients every so many rounds, by the last way, at the first rate and size; nothing is chosen by it."""
+
+    method: Method
+    workers: Workers
+    clients: Mapping[str, Client]
+    plan: Plan
+    seed: int
+    every: int
+    kept: Kept | None = None
+
+    def __call__(self, round: int, server: State) -> dict[str, Any]:
+        """Return the mean personalized accuracy after this round, if it is one to look at."""
+        if not self.every or (round % self.every and round != self.method.task.rounds):
+            return {}
+        if self.method.diagnostics(server).get("phase") == "warm-up":  # there are no bases yet
+            return {}
+        plan = replace(self.plan, hows=self.plan.hows[-1:], sizes=self.plan.sizes[:1], rates=self.plan.rates[:1])
+        published = self.method.published(server)
+        records = evaluate(self.workers, published, self.clients, plan, self.seed, kept=self.kept)
+        (row,) = summarize(self.method.name, records, self.clients)
+        return {"served": row.last}

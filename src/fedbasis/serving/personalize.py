@@ -1,0 +1,164 @@
+"""Fit a trained federation to one new client: from the server's state and the client's own images alone.
+
+``none`` takes the model as it is, ``lp`` trains the classifier on frozen features, ``ft`` fine-tunes everything,
+``ft-prox`` does so with a pull towards the server's model (equation 2 of pFedMe), ``bn`` trains the normalization
+layers; further names belong to the method (FedBasis: ``coefficients``, ``coefficients+classifier``), and may be
+followed by ``+lp`` or ``+ft``. The outcome holds the model after the Last epoch and after the Best one, chosen on
+validation data and never on test data.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import product
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Adaptation, Context, Method
+from fedbasis.networks.classifier import head_steps, passed
+from fedbasis.networks.train import Examples, by_epoch, proximal, sgd_steps
+from fedbasis.tensors.params import State, Tensors
+from pflbed.errors import InputError
+
+Validate = Callable[[Context, Tensors], float]
+GENERIC = ("none", "lp", "ft", "ft-prox", "bn")
+KEPT = "kept"
+"""The way of a client that took part and has a model of its own from training: it is taken as it is."""
+FOLLOWING = ("lp", "ft")
+"""What may follow a method's own way: its model is the start."""
+SUFFIXES = {"none": "", "lp": " + LP", "ft": " + FT", "ft-prox": " + FT (prox)", "bn": " + BN", "kept": "",
+            "coefficients": " (α only)", "coefficients+classifier": ""}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """One personal model: an ordinary network's tensors, what else was learned (psi), and after which epoch."""
+
+    tensors: Tensors
+    learned: Tensors
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The personal model after the last epoch and after the best one, with the curves that led there."""
+
+    last: Fitted
+    best: Fitted
+    losses: list[float] = field(default_factory=list)
+    validation: list[float] = field(default_factory=list)
+
+
+def label(method: str, how: str) -> str:
+    """Name a method and a way of personalizing as tables do: ``FedAvg + FT``."""
+    if method not in METHODS:
+        return method + SUFFIXES.get(how, f" + {how}")
+    own = METHODS[method].personalizers
+    first, _, then = how.rpartition("+")
+    if how not in own and first in own:
+        return label(method, first) + SUFFIXES[then]
+    return METHODS[method].title + ("" if own[-1:] == (how,) else SUFFIXES.get(how, f" + {how}"))
+
+
+def personalizers_of(method: type[Method] | Method) -> tuple[str, ...]:
+    """List the ways in which a new client can be fitted after this method."""
+    return GENERIC + method.personalizers
+
+
+def all_ways(method: type[Method] | Method) -> tuple[str, ...]:
+    """List them together with those in which a generic way follows the method's own."""
+    return personalizers_of(method) + tuple(f"{a}+{b}" for a, b in product(method.personalizers, FOLLOWING))
+
+
+def personalize(
+    method: Method,
+    server: State,
+    how: str,
+    data: Examples,
+    context: Context,
+    plan: Adaptation,
+    validate: Validate | None = None,
+) -> Outcome:
+    """Fit ``context.model`` to the client's data and return the personal models.
+
+    ``validate`` scores the current model on validation data along the epochs; without it Best is Last.
+    """
+    if how not in all_ways(method):
+        raise InputError(
+            f"After {method.name} a client can be fitted by {', '.join(all_ways(method))}, not by '{how}'."
+        )
+    losses: list[float] = []
+    scores: list[float] = []
+    best: Fitted | None = None
+    learned: Tensors = {}
+
+    def look(learned: Tensors) -> None:
+        nonlocal best
+        if validate is not None:
+            scores.append(validate(context, learned))
+            if best is None or scores[-1] > max(scores[:-1]):
+                best = Fitted(context.model.tensors(), learned, len(losses))
+
+    for loss, learned in _epochs(method, server, how, data, context, plan):
+        losses.append(loss)
+        if len(losses) % plan.validate_every == 0:
+            look(learned)
+    if len(losses) % plan.validate_every:  # ways of one epoch, or of one more, end between two looks
+        look(learned)
+    last = Fitted(context.model.tensors(), learned, len(losses))
+    return Outcome(last, best or last, losses, scores)
+
+
+def as_it_is(tensors: Tensors, context: Context, validate: Validate | None = None) -> Outcome:
+    """Take a model without fitting it."""
+    context.model.load(tensors, "The client's own model")
+    fitted = Fitted(context.model.tensors(), {}, 1)
+    return Outcome(fitted, fitted, [], [] if validate is None else [validate(context, {})])
+
+
+def _epochs(
+    method: Method, server: State, how: str, data: Examples, context: Context, plan: Adaptation
+) -> Iterator[tuple[float, Tensors]]:
+    if how in method.personalizers:
+        yield from method.adapt(how, server, data, context, plan)
+        return
+    first, _, then = how.rpartition("+")
+    if first:
+        yield from method.adapt(first, server, data, context, plan)
+    else:
+        context.model.load(method.model(server), "The server's model")
+    if then == "none":
+        yield float("nan"), {}
+        return
+    learn = _probe if then == "lp" else _fine_tune
+    for loss in by_epoch(learn(then, method, data, context, plan)):
+        yield loss, {}
+
+
+def _fine_tune(
+    how: str, method: Method, data: Examples, context: Context, plan: Adaptation
+) -> Iterator[tuple[bool, Tensor]]:
+    """Train the whole model, freely or on a leash, or its normalization layers alone."""
+    names = None
+    if how == "bn":
+        names = method.task.normalization & method.task.parameters
+        if not names:
+            raise InputError("'bn' trains normalization layers, but this network has none with parameters; use 'ft'.")
+    adjust = proximal(context.model, plan.prox) if how == "ft-prox" else None
+    recipe = plan.recipe(method.task.recipe)
+    return sgd_steps(context.model, data, recipe, context.generator("adapt"), names=names, adjust=adjust)
+
+
+def _probe(_: str, method: Method, data: Examples, context: Context, plan: Adaptation) -> Iterator[tuple[bool, Tensor]]:
+    """Train the classifier alone."""
+    module, classifier = context.model.module, method.task.classifier
+    seen = passed(module, classifier, data.pixels, method.task.recipe.preprocessing, last_for="A linear probe")
+    head, labels = module.get_submodule(classifier), data.labels.to(seen.logits.device)
+    optimizer = torch.optim.SGD(head.parameters(), lr=plan.rate, momentum=plan.momentum, weight_decay=plan.decay)
+
+    def loss_of(rows: Tensor) -> Tensor:
+        return cross_entropy(head(seen.features[rows]), labels[rows])
+
+    return head_steps(loss_of, optimizer, len(data), plan.batch, plan.epochs, context.generator("adapt"))

@@ -1,0 +1,45 @@
+"""Every table and figure of the paper by name: one file each, or one for a family that reads the same runs."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+from fedbasis.studies.ablation import Ablation
+from fedbasis.studies.base import Study
+from fedbasis.studies.bases import Bases
+from fedbasis.studies.cifar import CifarNew, CifarParticipating
+from fedbasis.studies.coefficients import Coefficients
+from fedbasis.studies.collapse import Collapse, Communication
+from fedbasis.studies.curves import Curves
+from fedbasis.studies.new_clients import AllMethods, NewClients, Variance
+from fedbasis.studies.pca import PCA
+from fedbasis.studies.rates import MetaRates, Rates
+from fedbasis.studies.regularized import Regularized
+from fedbasis.studies.testbed import Clients, Datasets, Split
+from pflbed.errors import InputError
+
+STUDIES: Mapping[str, Study] = {
+    study.name: study
+    for study in (
+        Datasets(), NewClients(), Regularized(), Ablation(), CifarParticipating(), CifarNew(), Communication(),
+        MetaRates(), AllMethods(), Variance(), Bases(), Collapse(), Rates(), Coefficients(), Split(), Clients(), PCA(),
+        Curves(),
+    )
+}  # fmt: skip
+ALIASES: Mapping[str, str] = {alias: study.name for study in STUDIES.values() for alias in study.aliases}
+EVERYTHING = "all"
+
+
+def studies(names: Iterable[str]) -> list[Study]:
+    """Find studies by name or alias, each once, in the order of the paper; ``all`` is all of them."""
+    wanted = set()
+    for name in names:
+        known = ALIASES.get(name, name)
+        if known == EVERYTHING:
+            wanted |= set(STUDIES)
+        elif known in STUDIES:
+            wanted.add(known)
+        else:
+            near = difflib.get_close_matches(name, [*STUDIES, *ALIASES], n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"the names are {', '.join(STUDIES)}, and all."
+            raise InputError(f"A result must be named as in the paper, but there is no '{name}'; {hint}")
+    return [study for study in STUDIES.values() if study.name in wanted]

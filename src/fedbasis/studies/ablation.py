@@ -1,0 +1,81 @@
+"""Tables 4 and F: what coordinate descent, sharpening and the major basis contribute.
+
+Training coefficients and bases together only works with the plain mean and one rate for every basis. Where a scale
+uses something else for FedBasis, a fifth row gives joint training its fair partner.
+"""
+
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any, ClassVar
+
+from fedbasis.report.chapter import Section
+from fedbasis.studies import paper
+from fedbasis.studies.base import Found, Setup, Study, Want
+from fedbasis.studies.grids import PAPER, above, another_scale, claim, measured, number, percent, table, title
+from fedbasis.studies.new_clients import at_one_size, main_want, rows_of, sizes
+
+PLAIN: Mapping[str, Any] = {"upload": "full", "aggregation": "mean", "rate": "per-basis"}
+CHANGES: Mapping[str, Mapping[str, Any]] = {
+    "joint": {**PLAIN, "coordinate_descent": False},
+    "no major basis": {"major": False},
+    "tau = 1": {"tau": 1.0},
+    "plain mean": {"aggregation": "mean", "rate": "per-basis"},
+}
+WHOLE = "FedBasis"
+HOW = paper.FEDBASIS[1]
+
+
+class Ablation(Study):
+    """FedBasis with one design taken away at a time."""
+
+    name: ClassVar[str] = "ablation"
+    aliases: ClassVar[tuple[str, ...]] = ("table-4", "table-f")
+    title: ClassVar[str] = "FedBasis without one of its designs"
+
+    def wants(self, setup: Setup) -> list[Want]:
+        """A run for every design that is missing, and the whole."""
+        wants = []
+        for bed in setup.scale.hard:
+            for seed in setup.seeds:
+                whole = main_want(setup, bed, "fedbasis", seed)
+                wants.append(Want(bed, WHOLE, seed, whole.raw))
+                for name, change in CHANGES.items():
+                    settings = {**whole.raw["method"], **change}
+                    if settings != whole.raw["method"]:  # the paper's FedBasis is plain already
+                        raw = at_one_size(whole.raw, _size(setup, bed))
+                        wants.append(Want(bed, name, seed, {**raw, "method": settings}))
+        return wants
+
+    def section(self, setup: Setup, found: Found) -> Section:
+        """A table for every dataset, at size M as in the paper."""
+        tables, text = [], []
+        for bed in setup.scale.hard:
+            runs, size = found.by_name(self.wants(setup), bed), _size(setup, bed)
+            scores = {name: [row.last for row in rows_of(runs, (name, HOW), size)] for name in (*CHANGES, WHOLE)}
+            dataset = bed if bed in paper.ABLATION else "office-home"
+            beside = paper.ABLATION[dataset]
+            rows = {
+                name: [measured(shares, runs[name][0].folder), number(beside.get(name))]
+                for name, shares in scores.items()
+                if shares
+            }
+            tables.append(table(f"{title(setup, bed)}, size {size}: Last, in %", ["here", PAPER], rows, best=(0,)))
+            means = {name: fmean(shares) for name, shares in scores.items() if shares}
+            text += [another_scale(setup, bed, dataset), *_claims(means)]
+        return Section(self.name, self.title, text, tables)
+
+
+def _size(setup: Setup, bed: str) -> str:
+    names = sizes(setup, bed)
+    return "M" if "M" in names else names[-1]
+
+
+def _claims(means: Mapping[str, float]) -> list[str]:
+    said = []
+    designs = {"joint": "coordinate descent", "no major basis": "the major basis", "tau = 1": "sharpening"}
+    for name, design in designs.items():
+        with_it = means.get("plain mean" if name == "joint" and "plain mean" in means else WHOLE)
+        if with_it is not None and name in means:
+            evidence = f"{percent(with_it)} with it, {percent(means[name])} without"
+            said.append(claim(f"{design} helps", above(with_it, means[name]), evidence))
+    return said

@@ -1,0 +1,112 @@
+"""Tables 5 and 6: the usual setting on CIFAR, five classes a client, for clients that took part and for new ones.
+
+A client that took part and has a model of its own from training is scored with that one (``kept``); where a method
+keeps none, the client adapts the server's state as a new client would, with all of its images.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import ClassVar
+
+from fedbasis.report.chapter import Section
+from fedbasis.report.tables import Grid
+from fedbasis.serving.personalize import label
+from fedbasis.studies import paper
+from fedbasis.studies.base import Found, Setup, Study, Want
+from fedbasis.studies.grids import (
+    PAPER,
+    another_scale,
+    budget,
+    claim,
+    measured,
+    number,
+    percent,
+    printed,
+    table,
+    title,
+)
+from fedbasis.studies.new_clients import rows_of
+from fedbasis.studies.outcome import Outcome
+from fedbasis.studies.paper import Key
+
+SIZE = "M"
+
+
+class CifarNew(Study):
+    """80 clients train, 20 come later."""
+
+    name: ClassVar[str] = "cifar-new"
+    aliases: ClassVar[tuple[str, ...]] = ("table-6",)
+    title: ClassVar[str] = "CIFAR: new clients"
+    whom: ClassVar[str] = "new"
+
+    def figures(self, setup: Setup, bed: str) -> Mapping[Key, float]:
+        """The paper's, which also say what there is to run."""
+        return paper.CIFAR_NEW[printed(setup, bed)]
+
+    def beds(self, setup: Setup) -> tuple[str, ...]:
+        """The datasets."""
+        return setup.scale.cifar
+
+    def wants(self, setup: Setup) -> list[Want]:
+        """A run for every method, with the ways that the paper's table has."""
+        wants = []
+        for bed in self.beds(setup):
+            ways: dict[str, list[str]] = {}
+            for method, how in self.figures(setup, bed):
+                ways.setdefault(method, []).append(how)
+            for method, hows in ways.items():
+                if setup.allows(method):
+                    serve = {"ways": hows, "whom": self.whom}
+                    wants += [setup.want(bed, method, seed, personalize=serve) for seed in setup.seeds]
+        return wants
+
+    def section(self, setup: Setup, found: Found) -> Section:
+        """A table for every dataset."""
+        tables, text = [], []
+        for bed in self.beds(setup):
+            runs = found.by_name(self.wants(setup), bed)
+            tables.append(self._grid(setup, bed, runs))
+            text += [another_scale(setup, bed, printed(setup, bed)), budget(setup, bed, runs)]
+            text += self._claims(setup, bed, runs)
+        return Section(self.name, self.title, text, tables)
+
+    def _grid(self, setup: Setup, bed: str, runs: Mapping[str, Sequence[Outcome]]) -> Grid:
+        rows = {
+            label(*key): [measured([row.last for row in found], runs[key[0]][0].folder), number(beside)]
+            for key, beside in self.figures(setup, bed).items()
+            if (found := rows_of(runs, key, SIZE))
+        }
+        who = "clients that took part" if self.whom == "participating" else "new clients"
+        return table(f"{title(setup, bed)}: accuracy of {who}, in %", ["here", PAPER], rows, best=(0,))
+
+    def _claims(self, setup: Setup, bed: str, runs: Mapping[str, Sequence[Outcome]]) -> list[str]:
+        means = {
+            key: fmean(row.last for row in found)
+            for key in self.figures(setup, bed)
+            if (found := rows_of(runs, key, SIZE))
+        }
+        ours = means.pop(paper.FEDBASIS, None)
+        if ours is None or not means:
+            return []
+        best = max(means, key=lambda key: means[key])
+        evidence = f"{title(setup, bed)}: FedBasis {percent(ours)}, {label(*best)} {percent(means[best])}"
+        near = ours > means[best] - 0.01
+        return [claim("FedBasis is above the best other method, or less than a point below it", near, evidence)]
+
+
+class CifarParticipating(CifarNew):
+    """100 clients, all of which train."""
+
+    name: ClassVar[str] = "cifar-participating"
+    aliases: ClassVar[tuple[str, ...]] = ("table-5",)
+    title: ClassVar[str] = "CIFAR: clients that took part"
+    whom: ClassVar[str] = "participating"
+
+    def figures(self, setup: Setup, bed: str) -> Mapping[Key, float]:
+        """Twelve methods."""
+        return paper.PARTICIPATING[printed(setup, bed)]
+
+    def beds(self, setup: Setup) -> tuple[str, ...]:
+        """The same images, with no client left out."""
+        return setup.scale.cifar_all

@@ -1,0 +1,71 @@
+"""Figure 4b: what do clients take of each basis? The learned coefficients, client by client and block by block."""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from fedbasis.report.chapter import Figure, Section
+from fedbasis.report.tables import Grid
+from fedbasis.studies import drawing, paper
+from fedbasis.studies.base import Found, Setup, Study, Want
+from fedbasis.studies.grids import above, claim, number, table, title
+from fedbasis.studies.new_clients import main_want, sizes
+
+HOW = paper.FEDBASIS[1]
+
+
+class Coefficients(Study):
+    """Of the main table's FedBasis, by the first seed."""
+
+    name: ClassVar[str] = "coefficients"
+    aliases: ClassVar[tuple[str, ...]] = ("figure-4b",)
+    title: ClassVar[str] = "What new clients take of each basis"
+
+    def wants(self, setup: Setup) -> list[Want]:
+        """The run of the main table."""
+        return [main_want(setup, bed, "fedbasis", setup.seeds[0]) for bed in setup.scale.main]
+
+    def section(self, setup: Setup, found: Found) -> Section:
+        """A figure for every block, and how much of the differences domains explain."""
+        figures: list[Figure] = []
+        tables: list[Grid] = []
+        text: list[str] = []
+        for want in self.wants(setup):
+            outcome, where = found.get(want), title(setup, want.bed)
+            if outcome is None:
+                continue
+            size = sizes(setup, want.bed)[-1]
+            records = sorted(outcome.chosen(HOW, size), key=lambda record: record["client"])
+            shares = {}
+            for block in records[0]["alpha"]:
+                alpha = {record["client"]: record["alpha"][block] for record in records}
+                caption = f"{where}: coefficients of every new client in block {block}"
+                figures.append(drawing.coefficients(f"coefficients-{want.bed}-{block}", caption, alpha, block))
+                shares[block] = explained(alpha, {record["client"]: record["domain"] for record in records})
+            caption = f"{where}: share of the coefficients' variance that lies between domains"
+            rows = {block: [number(share, 2, outcome.folder)] for block, share in shares.items()}
+            tables.append(table(caption, ["share"], rows))
+            text += _claims(where, shares)
+        return Section(self.name, self.title, text, tables, figures)
+
+
+def explained(alpha: Mapping[str, Sequence[float]], domains: Mapping[str, str]) -> float | None:
+    """Return how much of the coefficients' variance lies between domains: 1 if clients of a domain agree."""
+    points = np.array(list(alpha.values()), dtype=np.float64)
+    whole = ((points - points.mean(0)) ** 2).sum()
+    if not whole:
+        return None
+    names = np.array([domains[client] for client in alpha])
+    within = sum(((points[names == name] - points[names == name].mean(0)) ** 2).sum() for name in np.unique(names))
+    return float(1 - within / whole)
+
+
+def _claims(where: str, shares: Mapping[str, float | None]) -> list[str]:
+    known = {block: share for block, share in shares.items() if share is not None}
+    body = list(known)[:-1]  # the last block is the classifier
+    if len(body) < 2:
+        return [claim("clients group by domain in the later blocks", None, f"{where}: all clients chose alike")]
+    early, late = known[body[0]], known[body[-1]]
+    evidence = f"{where}: domains explain {late:.2f} of the variance in {body[-1]}, {early:.2f} in {body[0]}"
+    return [claim("clients group by domain, most of all in the later blocks", above(late, early, 0.02), evidence)]

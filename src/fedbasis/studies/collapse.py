@@ -1,0 +1,189 @@
+"""Figure 2 and table A: bases that are trained together with their coefficients collapse into one model.
+
+Forty clients, four bases, each a network of its own that starts at random. Trained jointly (equations 5 and 6) the
+bases grow alike and the coefficients even, unless clients communicate after every step; coordinate descent with
+sharpening works against it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from fedbasis.experiment import Prepared
+from fedbasis.methods.base import Context
+from fedbasis.methods.fedbasis import coefficients
+from fedbasis.methods.fedbasis.bases import BasisSet
+from fedbasis.networks.train import examples_of
+from fedbasis.report.chapter import Figure, Section
+from fedbasis.studies import drawing, paper
+from fedbasis.studies.base import NO_WEIGHTS, Found, Setup, Study, Want
+from fedbasis.studies.grids import PAPER, above, another_scale, claim, measured, number, percent, table, title
+from fedbasis.training.runs import Run, read_lines, rewrite_lines
+
+TRACE = "trace.jsonl"
+COSINE, ENTROPY = "cosine", "plain_entropy"
+"""Entropy is always that of softmax(psi): a sharpened softmax has less of it, whatever the coefficients learned."""
+JOINT: Mapping[str, Any] = {
+    "bases": 4, "init": "random", "warm_start": 0.0, "major": False, "tau": 1.0, "coordinate_descent": False,
+    "upload": "full", "aggregation": "mean", "rate": "per-basis",
+}  # fmt: skip
+APART: Mapping[str, Any] = {**JOINT, "coordinate_descent": True, "tau": 0.1}
+NAMES = {"joint": "trained together", "apart": "coordinate descent"}
+HOW, SIZE = "coefficients", "M"
+OFTEN = "every step"
+
+
+def random_want(setup: Setup, name: str, method: str, seed: int, settings: Mapping[str, Any], **more: Any) -> Want:
+    """Plan one of the runs on forty clients, from random weights; ``more`` is as for every want."""
+    data = {"new_clients": 0, "split": [80, 0, 5, 15]} | ({"clients": 10} if setup.scale.name != "smoke" else {})
+    scale, serve = setup.scale, {"whom": "participating", **more.pop("personalize", {})}
+    train = {"rounds": scale.random_epochs // scale.random_round, "epochs": scale.random_round, **more.pop("train", {})}
+    return setup.want(
+        scale.collapse, method, seed, name, data=data, model=NO_WEIGHTS, train=train, personalize=serve,
+        settings=settings, **more
+    )  # fmt: skip
+
+
+def trace(prepared: Prepared, run: Run) -> None:
+    """Watch one client's first round, step by step: how alike the bases are, how even the coefficients."""
+    if any(ENTROPY in line for line in read_lines(run.folder / TRACE)):
+        return
+    method, name = prepared.method, prepared.benchmark.participating[0]
+    lines: list[dict[str, Any]] = []
+
+    def watch(bases: BasisSet, psi: Tensor) -> None:
+        entropy = float(coefficients.entropy(coefficients.alpha(psi)).mean())
+        lines.append({"step": len(lines) + 1, COSINE: bases.cosine()[0], ENTROPY: entropy})
+
+    server = method.init(prepared.experiment.seed)
+    context = Context(prepared.experiment.seed, name, method.task.network.workspace(), watch=watch)
+    method.client_update(method.broadcast(server, name), None, examples_of(prepared.clients[name].train), context)
+    rewrite_lines(run.folder / TRACE, lines)
+
+
+AFTER = f"{__name__}:{trace.__name__}"
+
+
+class Collapse(Study):
+    """Within a round, and along the rounds."""
+
+    name: ClassVar[str] = "collapse"
+    aliases: ClassVar[tuple[str, ...]] = ("figure-2",)
+    title: ClassVar[str] = "Bases collapse when they are trained together with their coefficients"
+
+    def wants(self, setup: Setup) -> list[Want]:
+        """Joint training and coordinate descent, by the first seed."""
+        settings = {"joint": JOINT, "apart": APART}
+        return [
+            random_want(setup, name, "fedbasis", setup.seeds[0], mine, personalize={"ways": [HOW]}, after=AFTER)
+            for name, mine in settings.items()
+        ]
+
+    def section(self, setup: Setup, found: Found) -> Section:
+        """Four figures and a claim for each pair."""
+        bed = setup.scale.collapse
+        runs = {name: mine[0] for name, mine in found.by_name(self.wants(setup), bed).items()}
+        figures: list[Figure] = []
+        text = [
+            f"{title(setup, bed)}; clients communicate {_seldom(setup)}. The paper shows curves and no numbers: "
+            "cosine and entropy rise within a round and along the rounds of joint training. The entropy is that of "
+            "softmax(ψ) for both, before coordinate descent sharpens it."
+        ]
+        for key, what, unit in (
+            (COSINE, "cosine", "mean pairwise cosine of the bases"),
+            (ENTROPY, "entropy", "mean entropy of softmax(ψ), in nats"),
+        ):
+            within = {name: _curve(outcome.extra(TRACE), "step", key) for name, outcome in runs.items()}
+            along = {name: _curve(outcome.lines, "round", key) for name, outcome in runs.items()}
+            for where, caption, curves, axis in (
+                ("within a round", "Within one client's first round", within, "step"),
+                ("along the rounds", "Along the rounds", along, "round"),
+            ):
+                if any(x for x, _ in curves.values()):
+                    lines = {NAMES[name]: curve for name, curve in curves.items()}
+                    figures.append(
+                        drawing.curves(f"collapse-{what}-{axis}", f"{caption}: {unit}", lines, f"{axis}s", unit)
+                    )
+                text += _rises(f"joint training raises the {what} {where}", curves.get("joint", ((), ()))[1])
+            text += _ends_lower(what, *(along.get(name, ((), ()))[1] for name in NAMES))
+        return Section(self.name, self.title, text, figures=figures)
+
+
+class Communication(Study):
+    """Table A: aggregating after every step keeps joint training from collapsing."""
+
+    name: ClassVar[str] = "communication"
+    aliases: ClassVar[tuple[str, ...]] = ("table-a",)
+    title: ClassVar[str] = "Joint training with unlimited and with limited communication"
+
+    def wants(self, setup: Setup) -> list[Want]:
+        """The run of figure 2, and one that sends after every step for as many epochs in all."""
+        serve = {"ways": [HOW]}
+        wants = []
+        for seed in setup.seeds:
+            seldom = random_want(setup, _seldom(setup), "fedbasis", seed, JOINT, personalize=serve, after=AFTER)
+            steps = {"rounds": setup.scale.random_epochs * self.steps_an_epoch(setup), "epochs": 1}
+            often = {**JOINT, "communicate_every": "step"}
+            wants += [seldom, random_want(setup, OFTEN, "fedbasis", seed, often, personalize=serve, train=steps)]
+        return wants
+
+    def steps_an_epoch(self, setup: Setup) -> int:
+        """Batches that an average client has."""
+        if setup.scale.name == "smoke":
+            return 2
+        images, clients = 0.8 * 9991, 40  # PACS, 80 % of it in training
+        return round(images / clients / int(setup.bed(setup.scale.collapse).train["batch"]))
+
+    def section(self, setup: Setup, found: Found) -> Section:
+        """One table; the claims are about the gap between personalized and global accuracy."""
+        bed = setup.scale.collapse
+        runs = found.by_name(self.wants(setup), bed)
+        rows, gaps, scores = {}, {}, {}
+        names = OFTEN, _seldom(setup)
+        for name, beside in zip(names, paper.COMMUNICATION, strict=True):
+            pairs = [(row.last, row.last_global) for run in runs.get(name, []) if (row := run.row(HOW, SIZE))]
+            if pairs:
+                own, general = zip(*pairs, strict=True)
+                folder = runs[name][0].folder
+                rows[name] = [measured(own, folder), number(beside[0]), measured(general, folder), number(beside[1])]
+                scores[name], gaps[name] = float(np.mean(own)), float(np.mean(own) - np.mean(general))
+        columns = ["personalized", PAPER, "global", PAPER]
+        grid = table(f"{title(setup, bed)}: clients that took part, in %", columns, rows)
+        text = [f"{another_scale(setup, bed, 'pacs')} There, limited is every 5 epochs."]
+        if len(scores) == 2:
+            often, seldom = (scores[name] for name in names)
+            evidence = f"{percent(often)} {names[0]}, {percent(seldom)} {names[1]}"
+            text.append(claim("limited communication costs personalized accuracy", above(often, seldom), evidence))
+            wide, narrow = (gaps[name] for name in names)
+            evidence = f"personalized minus global: {percent(wide)} and {percent(narrow)} points"
+            text.append(
+                claim(
+                    "models hardly differ between clients when communication is limited", above(wide, narrow), evidence
+                )
+            )
+        return Section(self.name, self.title, text, [grid])
+
+
+def _seldom(setup: Setup) -> str:
+    epochs = setup.scale.random_round
+    return f"every {epochs} epochs" if epochs > 1 else "every epoch"
+
+
+def _curve(lines: Sequence[Mapping[str, Any]], axis: str, key: str) -> drawing.Curve:
+    """Read one number along steps or rounds; a round's cosine is told block by block too."""
+    known = [line for line in lines if key in line]
+    values = [line[key]["network"] if isinstance(line[key], Mapping) else line[key] for line in known]
+    return [line[axis] for line in known], values
+
+
+def _rises(text: str, curve: Sequence[float]) -> list[str]:
+    return [claim(text, above(curve[-1], curve[0]), f"from {curve[0]:.4f} to {curve[-1]:.4f}")] if curve else []
+
+
+def _ends_lower(what: str, together: Sequence[float], apart: Sequence[float]) -> list[str]:
+    if not together or not apart:
+        return []
+    evidence = f"{what} {together[-1]:.4f} together, {apart[-1]:.4f} by coordinate descent, after the last round"
+    return [claim(f"coordinate descent ends with a lower {what}", above(together[-1], apart[-1]), evidence)]

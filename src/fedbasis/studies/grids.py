@@ -1,0 +1,98 @@
+"""How a study writes its numbers: cells over seeds, the paper's figure beside them, and claims that hold or do not."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+
+from fedbasis.methods.fedrep import FedRepConfig
+from fedbasis.report.tables import NOTHING, Cell, Grid
+from fedbasis.studies.base import Setup
+
+PAPER = "paper*"
+"""Heads every column of the paper's figures; the star refers to ``another_scale``."""
+TITLES = {
+    "pacs": "PACS", "office-home": "Office-Home", "gld23k": "GLD23k", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"
+}  # fmt: skip
+
+
+def measured(shares: Sequence[float], run: str = "", digits: int = 1) -> Cell:
+    """Write shares of one, an item a seed, as a percentage, with the standard deviation if there are several."""
+    if not shares:
+        return Cell(NOTHING)
+    spread = f" ± {100 * stdev(shares):.{digits}f}" if len(shares) > 1 else ""
+    return Cell(f"{100 * fmean(shares):.{digits}f}{spread}", 100 * fmean(shares), run)
+
+
+def number(value: float | None, digits: int = 1, run: str = "") -> Cell:
+    """Write a number as it is."""
+    return Cell(NOTHING) if value is None else Cell(f"{value:.{digits}f}", value, run)
+
+
+def marked(rows: Sequence[tuple[Cell, Sequence[Cell]]], columns: Sequence[int]) -> list[tuple[Cell, list[Cell]]]:
+    """Mark the best cell of these columns."""
+    result = [(name, list(cells)) for name, cells in rows]
+    for column in columns:
+        values = [cells[column].value for _, cells in result]
+        known = [value for value in values if value is not None]
+        for _, cells in result:
+            cell = cells[column]
+            if known and cell.value == max(known):
+                cells[column] = Cell(cell.text, cell.value, cell.run, best=True)
+    return result
+
+
+def table(caption: str, columns: Sequence[str], rows: Mapping[str, Sequence[Cell]], best: Sequence[int] = ()) -> Grid:
+    """Make a plain table; in the columns of ``best`` the highest number is marked."""
+    named = [(Cell(name), cells) for name, cells in rows.items()]
+    return Grid(caption, [("", len(columns))], columns, marked(named, best))
+
+
+def another_scale(setup: Setup, bed: str, dataset: str) -> str:
+    """Say how far the paper's figures, which are of this dataset, can be compared."""
+    if setup.scale.name == "paper":
+        chosen = "the training here is our choice, since the paper only refers to Collins et al. 2021"
+        settings = chosen if dataset.startswith("cifar") else "the settings here are the paper's"
+        return f"* The paper's figure on {TITLES[dataset]}; {settings}."
+    return (
+        f"* The paper's figure on {TITLES[dataset]}, from another scale: larger images and networks, more rounds. "
+        f"Here: {title(setup, bed)}."
+    )
+
+
+def budget(setup: Setup, bed: str, runs: Mapping[str, object]) -> str:
+    """Say how long clients train in a round, with the methods among these runs that count in their own way."""
+    epochs = setup.bed(bed).train["epochs"]
+    said = [f"Local training of a round: {epochs} epoch{'s' * (epochs > 1)}"]
+    if "l2gd" in runs:
+        said.append("so L2GD too, without its coin")
+    if "fedrep" in runs:
+        head = setup.scale.settings(bed, "fedrep").get("head_epochs", FedRepConfig.model_fields["head_epochs"].default)
+        said.append(f"FedRep {epochs} on its body after {head} on its head")
+    if "fedbasis" in runs:
+        said.append(f"FedBasis {epochs} on its bases after {epochs} on its coefficients")
+    return f"{'; '.join(said)}."
+
+
+def title(setup: Setup, bed: str) -> str:
+    """Name a dataset at its scale."""
+    return setup.bed(bed).title
+
+
+def printed(setup: Setup, bed: str) -> str:
+    """Name the dataset whose figures in the paper stand beside this one's."""
+    return setup.bed(bed).printed or bed.removesuffix("-all")
+
+
+def claim(text: str, holds: bool | None, evidence: str) -> str:
+    """Say whether one of the paper's claims holds here, with the numbers that decide."""
+    verdict = "Too close to call here" if holds is None else "Holds here" if holds else "Does not hold here"
+    return f"{verdict}: {text} ({evidence})."
+
+
+def above(ours: float, theirs: float, margin: float = 0.005) -> bool | None:
+    """Whether one share is above another; neither, if they are less than half a point apart."""
+    return None if abs(ours - theirs) < margin else ours > theirs
+
+
+def percent(share: float) -> str:
+    """Write a share of one as a percentage without its sign."""
+    return f"{100 * share:.1f}"

@@ -1,0 +1,111 @@
+"""Table B and figure 4a: how much does a new client's learning rate matter?
+
+The same runs with a wide grid of rates. FedBasis' coefficients have a rate of their own, which stays. Figure 4a shows
+validation accuracy along the epochs, since test images are scored for the reported epochs only.
+"""
+
+from collections.abc import Mapping
+from statistics import fmean
+from typing import ClassVar
+
+from fedbasis.report.chapter import Section
+from fedbasis.report.tables import Cell, Grid
+from fedbasis.serving.personalize import label
+from fedbasis.studies import drawing, paper
+from fedbasis.studies.base import Found, Setup, Study, Want
+from fedbasis.studies.grids import PAPER, above, another_scale, claim, measured, number, percent, title
+from fedbasis.studies.new_clients import sizes
+from fedbasis.studies.outcome import validation_curve
+
+WAYS: Mapping[str, str] = {
+    "fedavg": "ft", "per-fedavg-fo": "ft", "per-fedavg-hf": "ft", "fedbasis": "coefficients+classifier"
+}  # fmt: skip
+
+OF_THE_CLASSIFIER = (
+    "The rate that varies is that of SGD on weights: of the whole network in fine-tuning, of the classifier alone in "
+    "FedBasis, whose coefficients keep a rate of their own."
+)
+
+
+class MetaRates(Study):
+    """Last and Best at every rate, at size M."""
+
+    name: ClassVar[str] = "meta-rates"
+    aliases: ClassVar[tuple[str, ...]] = ("table-b",)
+    title: ClassVar[str] = "New clients at fixed learning rates"
+    methods: ClassVar[tuple[str, ...]] = tuple(WAYS)
+
+    def wants(self, setup: Setup) -> list[Want]:
+        """A run for every method; its training is that of the main table."""
+        bed, rates = setup.scale.hard[0], list(setup.scale.wide_rates)
+        return [
+            setup.want(bed, method, seed, personalize={"ways": [WAYS[method]], "rates": rates})
+            for method in self.methods if setup.allows(method) for seed in setup.seeds
+        ]  # fmt: skip
+
+    def section(self, setup: Setup, found: Found) -> Section:
+        """One table, with the range over the rates in a claim."""
+        bed, rates = setup.scale.hard[0], setup.scale.wide_rates
+        runs, names = found.by_name(self.wants(setup), bed), sizes(setup, bed)
+        size = "M" if "M" in names else names[-1]
+        rows, ranges = [], {}
+        for method, mine in runs.items():
+            how, cells, lasts = WAYS[method], list[Cell](), []
+            for rate in rates:
+                records = [outcome.at_rate(how, size, rate) for outcome in mine]
+                scored = list(zip(mine, records, strict=True))
+                last = [outcome.accuracy(some) for outcome, some in scored]
+                best = [outcome.accuracy(some, "best_predicted") for outcome, some in scored]
+                beside = paper.META_RATES[method].get(rate, (None, None))
+                cells += [measured(last, mine[0].folder), measured(best, mine[0].folder), *map(number, beside)]
+                lasts.append(fmean(last))
+            rows.append((Cell(label(method, how), run=mine[0].folder), cells))
+            ranges[method] = max(lasts) - min(lasts)
+        groups = [pair for rate in rates for pair in ((f"rate {rate:g}", 2), (f"{PAPER} {rate:g}", 2))]
+        grid = Grid(
+            f"{title(setup, bed)}, size {size}: accuracy of new clients by rate, in %", groups,
+            ["Last", "Best"] * (2 * len(rates)), rows,
+        )  # fmt: skip
+        text = [another_scale(setup, bed, "office-home"), OF_THE_CLASSIFIER]
+        others = {method: spread for method, spread in ranges.items() if method != "fedbasis"}
+        if "fedbasis" in ranges and others:
+            evidence = "Last differs between rates by " + ", ".join(
+                f"{percent(spread)} points ({label(method, WAYS[method])})" for method, spread in ranges.items()
+            )
+            steady = above(min(others.values()), ranges["fedbasis"])
+            text.append(claim("FedBasis depends less on the rate than fine-tuning does", steady, evidence))
+        return Section(self.name, self.title, text, [grid])
+
+
+class Rates(MetaRates):
+    """The curves behind it, at size S."""
+
+    name: ClassVar[str] = "rates"
+    aliases: ClassVar[tuple[str, ...]] = ("figure-4a",)
+    title: ClassVar[str] = "Fine-tuning curves by learning rate"
+    methods: ClassVar[tuple[str, ...]] = ("per-fedavg-fo", "fedbasis")
+
+    def section(self, setup: Setup, found: Found) -> Section:
+        """One figure, by the first seed; a claim about how far the curves fall from their height."""
+        bed = setup.scale.hard[0]
+        runs, size = found.by_name(self.wants(setup), bed), sizes(setup, bed)[0]
+        lines: dict[str, drawing.Curve] = {}
+        falls: dict[str, float] = {}
+        for method, (outcome, *_) in runs.items():
+            for rate in setup.scale.wide_rates:
+                epochs, means = validation_curve(outcome.at_rate(WAYS[method], size, rate))
+                lines[f"{label(method, WAYS[method])}, rate {rate:g}"] = epochs, means
+                falls[method] = max(falls.get(method, 0.0), max(means) - means[-1])
+        text = [
+            "The paper's figure 4a shows test accuracy; these are validation images, which choose the epoch.",
+            OF_THE_CLASSIFIER,
+        ]
+        if len(falls) == 2:
+            evidence = "the deepest fall from a curve's height to its end is " + " and ".join(
+                f"{fall:.1f} points for {label(method, WAYS[method])}" for method, fall in falls.items()
+            )
+            steady = above(falls["per-fedavg-fo"], falls["fedbasis"], 0.5)
+            text.append(claim("FedBasis needs no stopping rule", steady, evidence))
+        caption = f"{title(setup, bed)}, size {size}: mean validation accuracy of new clients along the epochs"
+        figures = [drawing.curves("rates", caption, lines, "epoch", "validation accuracy (%)")] if lines else []
+        return Section(self.name, self.title, text, figures=figures)

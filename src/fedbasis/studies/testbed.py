@@ -1,0 +1,123 @@
+"""Table 1 and figures 3, A to D: the datasets and their clients. Nothing is trained here.
+
+How many images, classes and clients; who has what; and how faithful a score is: does a client's test mixture equal its
+training mixture, with PFLBed's weighted test set and with the usual halving of a client's own few images?
+"""
+
+from typing import ClassVar
+
+import numpy as np
+
+from fedbasis.report.chapter import Figure, Section
+from fedbasis.report.tables import NOTHING, Cell
+from fedbasis.studies import drawing, paper
+from fedbasis.studies.base import Found, Setup, Study, Want
+from fedbasis.studies.grids import PAPER, claim, number, printed, table, title
+from pflbed.benchmark import Benchmark
+from pflbed.mismatch import halves, mismatch
+
+
+class _Untrained(Study):
+    """What PFLBed alone can show."""
+
+    def wants(self, setup: Setup) -> list[Want]:
+        """No run."""
+        return []
+
+
+class Datasets(_Untrained):
+    """Table 1."""
+
+    name: ClassVar[str] = "datasets"
+    aliases: ClassVar[tuple[str, ...]] = ("table-1",)
+    title: ClassVar[str] = "The benchmarks"
+
+    def section(self, setup: Setup, found: Found) -> Section:
+        """A row for every dataset, with the paper's below it in the same columns."""
+        columns = ["images", "classes", "pixels", "domains", "clients, participating + new"]
+        rows: dict[str, list[Cell]] = {}
+        for bed in setup.scale.beds:
+            benchmark = setup.prepared(bed).benchmark
+            images, classes = len(benchmark.table), len(benchmark.table.class_names)
+            pixels, domains = int(setup.bed(bed).data.get("resolution", 28)), len(benchmark.table.domain_names)
+            many = f"{len(benchmark.participating)} + {len(benchmark.new)}"
+            here = [Cell(f"{value:,}", value) for value in (images, classes, pixels, domains)]
+            rows[f"{title(setup, bed)} ({bed})"] = [*here, Cell(many)]
+            beside = paper.DATASETS.get(printed(setup, bed))
+            rows[f"{PAPER} {printed(setup, bed)}"] = [Cell(text) for text in beside or [NOTHING] * len(columns)]
+        text = [
+            "* The paper's table 1 as it is printed: counts are rounded, both CIFARs share a row; instead of numbers "
+            "of domains and clients it says what the domains are and how clients are made. Its CIFAR clients are "
+            "Dirichlet there and have five classes each in its tables 5 and 6; here they have five classes."
+        ]
+        return Section(self.name, self.title, text, [table("Datasets and their clients", columns, rows)])
+
+
+class Split(_Untrained):
+    """Figures 3 and A: how the split works, measured."""
+
+    name: ClassVar[str] = "split"
+    aliases: ClassVar[tuple[str, ...]] = ("figure-3", "figure-a")
+    title: ClassVar[str] = "PFLBed's split against the usual one"
+
+    def section(self, setup: Setup, found: Found) -> Section:
+        """One client's mixtures in both ways, and the mismatch over all clients."""
+        figures: list[Figure] = []
+        rows: dict[str, list[Cell]] = {}
+        text = [
+            "The mismatch is (1/M) Σ‖P_train − P_test‖₁ over all clients: 0 is faithful, 2 the worst. The paper "
+            f"measured {paper.MISMATCH_FEMNIST} on LEAF's FEMNIST with halves."
+        ]
+        for bed in dict.fromkeys((*setup.scale.main, *setup.scale.cifar)):
+            benchmark = setup.prepared(bed).benchmark
+            both = mismatch(benchmark)
+            if both is None:
+                continue
+            rows[f"{title(setup, bed)} ({bed})"] = [number(both.here, 4), number(both.conventional, 4)]
+            evidence = f"{title(setup, bed)}: {both.here:.4f} against {both.conventional:.4f}"
+            text.append(
+                claim(
+                    "the usual split is mismatched and PFLBed's is not", both.here < 1e-6 < both.conventional, evidence
+                )
+            )
+            if len(benchmark.table.class_names) <= 20:
+                figures.append(_example(bed, title(setup, bed), benchmark))
+        return Section(self.name, self.title, text, [table("Label mismatch", ["PFLBed", "halves"], rows)], figures)
+
+
+class Clients(_Untrained):
+    """Figures B, C and D."""
+
+    name: ClassVar[str] = "clients"
+    aliases: ClassVar[tuple[str, ...]] = ("figure-b", "figure-c", "figure-d")
+    title: ClassVar[str] = "Who has what"
+
+    def section(self, setup: Setup, found: Found) -> Section:
+        """A bubble plot of every dataset's participating clients, and of its new ones."""
+        figures, text = [], []
+        for bed in setup.scale.main:
+            benchmark, where = setup.prepared(bed).benchmark, title(setup, bed)
+            for participating, names in ((True, benchmark.participating), (False, benchmark.new)):
+                if names:
+                    kind = "participating" if participating else "new"
+                    caption = f"{where}: {len(names)} {kind} clients, a column each; area is the number of images"
+                    figures.append(drawing.clients(f"clients-{bed}-{kind}", caption, benchmark, participating))
+            largest = max(int(benchmark.counts(name).max()) for name in benchmark.client_ids)
+            text.append(f"{where}: a client has at most {largest} images of one class.")
+        return Section(self.name, self.title, text, figures=figures)
+
+
+def _example(bed: str, where: str, benchmark: Benchmark) -> Figure:
+    """Draw the mixtures of a client of median size."""
+    names = sorted(benchmark.client_ids, key=lambda name: int(benchmark.counts(name).sum()))
+    name = names[len(names) // 2]
+    train, test = halves(benchmark, name)
+    panels = {
+        "the client's own images halved": {"train": train.tolist(), "test": test.tolist()},
+        "PFLBed: the domain's test set, weighted": {
+            "train": benchmark.label_distribution(name).tolist(), "test": benchmark.held_distribution(name).tolist()
+        },
+    }  # fmt: skip
+    count = int(np.sum(benchmark.counts(name)))
+    caption = f"{where}: the classes of client {name} ({count} images) in training and in its test"
+    return drawing.bars(f"split-{bed}", caption, panels, benchmark.table.class_names)

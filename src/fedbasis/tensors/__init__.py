@@ -1,0 +1,1 @@
+"""Arithmetic on named tensors: flat views, blocks, means, seeds, tensor files."""

@@ -1,0 +1,155 @@
+"""Which parameter belongs to which block, for any ``nn.Module``, and where it lies in that block's flat vector.
+
+A block is the unit that has its own combination coefficients. All parameters of a block lie behind one another in one
+flat vector, and so do its floating-point buffers (the normalization statistics): combining bases is then one
+matrix-vector product per block. Integer buffers (``num_batches_tracked``) are constants of the architecture: they are
+never sent, combined or averaged.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from fedbasis.tensors.params import Tensors, require_same
+from pflbed.errors import InputError
+
+BlockSpec = int | Mapping[str, Sequence[str]] | None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One named tensor of the network: its shape, its block, and its place in the block's flat vector."""
+
+    name: str
+    shape: torch.Size
+    block: int
+    start: int
+    stop: int
+    trained: bool
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The order in which a network's tensors are laid out, block by block."""
+
+    blocks: tuple[str, ...]
+    entries: tuple[Entry, ...]
+
+    @cached_property
+    def shapes(self) -> dict[str, torch.Size]:
+        """The shape of every tensor by name, parameters and statistics alike."""
+        return {entry.name: entry.shape for entry in self.entries}
+
+    def select(self, trained: bool) -> tuple[Entry, ...]:
+        """Return the parameters (trained) or the statistics (not trained)."""
+        return self._kinds[trained]
+
+    @cached_property
+    def _kinds(self) -> dict[bool, tuple[Entry, ...]]:
+        return {kind: tuple(e for e in self.entries if e.trained is kind) for kind in (True, False)}
+
+    def size(self, block: int, trained: bool) -> int:
+        """Count the numbers of a block."""
+        return max((entry.stop for entry in self.select(trained) if entry.block == block), default=0)
+
+    def block_of(self, prefix: str) -> int:
+        """Find the block that holds all parameters under a module prefix, such as the classifier's."""
+        found = {entry.block for entry in self.select(True) if _under(entry.name, prefix)}
+        if len(found) != 1:
+            raise InputError(
+                f"The parameters under '{prefix}' must lie in exactly one block, but they lie in {len(found)}; "
+                f"the blocks are {', '.join(self.blocks)}."
+            )
+        return found.pop()
+
+    def flatten(self, tensors: Mapping[str, Tensor], trained: bool = True, where: str = "A model") -> list[Tensor]:
+        """Copy named tensors into one flat vector per block (empty for a block that has none)."""
+        require_same(tensors, self.shapes, where)
+        flats: list[list[Tensor]] = [[] for _ in self.blocks]
+        for entry in self.select(trained):
+            flats[entry.block].append(tensors[entry.name].reshape(-1))
+        first = next(iter(tensors.values()))
+        return [torch.cat(parts) if parts else first.new_empty(0) for parts in flats]
+
+    def unflatten(self, weights: Sequence[Tensor], statistics: Sequence[Tensor]) -> Tensors:
+        """Give the flat vectors their names and shapes back; the results are views."""
+        return {
+            entry.name: (weights if entry.trained else statistics)[entry.block][entry.start : entry.stop].view(
+                entry.shape
+            )
+            for entry in self.entries
+        }
+
+
+def layout_of(module: nn.Module, spec: BlockSpec = None) -> Layout:
+    """Lay out a module's parameters and float buffers by blocks.
+
+    ``spec`` is ``None`` (the module's own ``blocks`` attribute, else its top-level children that hold parameters),
+    ``1`` (the whole network is one block), or a mapping ``block -> parameter-name prefixes``.
+    """
+    trained = [name for name, _ in module.named_parameters()]
+    statistics = [name for name, buffer in module.named_buffers() if buffer.is_floating_point()]
+    if not trained:
+        raise InputError(f"A network needs at least one parameter, but {type(module).__name__} has none.")
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    mixed = sorted({str(tensors[name].dtype) for name in trained + statistics})
+    if len(mixed) > 1:
+        raise InputError(f"All parameters and statistics of a network must have one type, but it has {mixed}.")
+    names, block_of = _assign(module, trained, statistics, spec)
+    entries: list[Entry] = []
+    for group, is_trained in ((trained, True), (statistics, False)):
+        ends = [0] * len(names)
+        for name in group:
+            block, size = block_of[name], tensors[name].numel()
+            entries.append(Entry(name, tensors[name].shape, block, ends[block], ends[block] + size, is_trained))
+            ends[block] += size
+    return Layout(names, tuple(entries))
+
+
+def _under(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(prefix + ".") or prefix == ""
+
+
+def _assign(
+    module: nn.Module, trained: list[str], statistics: list[str], spec: BlockSpec
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    if isinstance(spec, int):
+        if spec != 1:
+            raise InputError(f"'blocks' must be 1 (the whole network) or a mapping of block names, but it is {spec}.")
+        return ("network",), dict.fromkeys(trained + statistics, 0)
+    if spec is None:
+        spec = getattr(module, "blocks", None) or _children_with_parameters(module)
+    prefixes = {block: tuple(under) for block, under in spec.items()}
+    names = tuple(prefixes)
+    found: dict[str, int] = {}
+    for name in trained + statistics:
+        best = max(
+            ((len(p), i) for i, under in enumerate(prefixes.values()) for p in under if _under(name, p)),
+            default=None,
+        )
+        if best is not None:
+            found[name] = best[1]
+        elif name in statistics:
+            found[name] = 0
+    missing = [name for name in trained if name not in found]
+    if missing:
+        raise InputError(f"Every parameter needs a block, but no block's prefixes cover '{missing[0]}'; add it to one.")
+    empty = [block for i, block in enumerate(names) if i not in {found[name] for name in trained}]
+    if empty:
+        raise InputError(f"Every block needs at least one parameter, but no parameter name starts with '{empty[0]}'s.")
+    return names, found
+
+
+def _children_with_parameters(module: nn.Module) -> dict[str, tuple[str, ...]]:
+    blocks: dict[str, tuple[str, ...]] = {}
+    for name, child in module.named_children():
+        if next(child.parameters(), None) is not None:
+            blocks[name] = (name,)
+    own = tuple(name for name, _ in module.named_parameters(recurse=False))
+    if not blocks:
+        return {"network": ("",)}
+    first = next(iter(blocks))
+    return {**blocks, first: blocks[first] + own}

@@ -1,0 +1,115 @@
+"""A state as one block of bytes: what is written once and read by many processes without a copy for each.
+
+A block is a short json header (group, name, type, shape and place of every tensor), then the tensors, each at a
+multiple of 64 bytes as torch itself lays them out. ``mapped`` shows a file's tensors where they lie: the processes that
+map one file share its memory, and a page is copied only where somebody writes to it.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedbasis.tensors.params import State
+from pflbed.errors import InputError
+
+ALIGNED = 64
+MAGIC = b"fedbasis"
+
+
+def _rounded(size: int) -> int:
+    return -(-size // ALIGNED) * ALIGNED
+
+
+def _parts(state: State, note: str) -> Iterator[bytes | memoryview]:
+    """Yield the header and the tensors' bytes, every one filled up to where the next begins."""
+    entries: list[list[Any]] = []
+    tensors: list[Tensor] = []
+    place = 0
+    for group, named in state.items():
+        for name, tensor in named.items():
+            entries.append([group, name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), place])
+            tensors.append(tensor)
+            place = _rounded(place + tensor.nbytes)
+    header = json.dumps({"groups": list(state), "tensors": entries, "size": place, "note": note}).encode()
+    head = MAGIC + len(header).to_bytes(8, "little") + header
+    yield head + b" " * (_rounded(len(head)) - len(head))
+    for tensor in tensors:
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        yield flat.view(torch.uint8).numpy().data
+        yield b"\0" * (_rounded(tensor.nbytes) - tensor.nbytes)
+
+
+def write(path: Path, state: State, note: str = "") -> None:
+    """Write a state, and a note beside it, to a file."""
+    with path.open("wb") as file:
+        _write(file, state, note)
+
+
+def _write(file: BinaryIO, state: State, note: str = "") -> None:
+    for part in _parts(state, note):
+        file.write(part)
+
+
+def packed(state: State) -> NDArray[np.uint8]:
+    """Return a state as one array."""
+    return np.concatenate([np.frombuffer(part, dtype=np.uint8) for part in _parts(state, "")])
+
+
+def unpacked(block: NDArray[np.uint8], where: str = "A block of tensors") -> State:
+    """Show the tensors of a block as they lie in it."""
+    return _unpacked(block, where)[0]
+
+
+def _unpacked(block: NDArray[np.uint8], where: str) -> tuple[State, str]:
+    start = len(MAGIC) + 8
+    try:
+        if bytes(block[: len(MAGIC)]) != MAGIC:
+            raise ValueError("it begins with other bytes")
+        length = int.from_bytes(bytes(block[len(MAGIC) : start]), "little")
+        header = json.loads(bytes(block[start : start + length]))
+        first = _rounded(start + length)
+        if len(block) != first + header["size"]:
+            raise ValueError("it has another length than it says")
+        state: State = {group: {} for group in header["groups"]}
+        for group, name, kind, shape, place in header["tensors"]:
+            dtype: torch.dtype = getattr(torch, kind)
+            size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            part = torch.from_numpy(block[first + place : first + place + size])
+            state[group][name] = part.view(dtype).view(shape)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{where} must be whole, but it was cut short or changed ({error}).") from error
+    return state, str(header["note"])
+
+
+def _map(file: Path | BinaryIO) -> NDArray[np.uint8]:
+    return np.memmap(file, dtype=np.uint8, mode="c")
+
+
+def mapped(path: Path) -> State:
+    """Map a file's tensors into memory; who writes to them writes to a copy of one's own."""
+    return unpacked(_map(path), f"The file {path}")
+
+
+def note_of(path: Path) -> str:
+    """Read what was noted beside a file's tensors."""
+    return _unpacked(_map(path), f"The file {path}")[1]
+
+
+def spooled(states: Iterable[State]) -> list[State]:
+    """Put states aside on disk as they come, and show them from there: all are at hand, none is held in memory."""
+    shown = []
+    for state in states:
+        with tempfile.TemporaryFile() as file:  # has no name; it is gone when nobody looks at its tensors any more
+            _write(file, state)
+            file.flush()
+            os.lseek(file.fileno(), 0, os.SEEK_SET)
+            shown.append(unpacked(_map(file)))
+    return shown

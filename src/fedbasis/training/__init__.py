@@ -1,0 +1,1 @@
+"""Rounds, run folders, clipping and privacy."""

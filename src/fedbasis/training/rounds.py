@@ -1,0 +1,211 @@
+"""The rounds of a federation: sample clients, update them, aggregate, measure, checkpoint; and go on after a stop."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedbasis.engines.base import Engine, Lost
+from fedbasis.methods.base import Method, Sent
+from fedbasis.networks.train import predict
+from fedbasis.tensors.flat import FlatModel
+from fedbasis.tensors.params import State, nbytes, require_finite
+from fedbasis.tensors.seeding import numpy_generator
+from fedbasis.training.clipping import clipped_stream
+from fedbasis.training.privacy import Mechanism
+from fedbasis.training.runs import Run, append_line, read_lines, rewrite_lines, sync
+from pflbed import Client, Images
+from pflbed.errors import InputError
+
+ClientSeen = Callable[[int, int, int, float], None]  # round, client number, clients of the round, loss
+RoundSeen = Callable[[dict[str, Any]], None]
+Validate = Callable[[State], float | None]
+Measure = Callable[[int, State], dict[str, Any]]  # round, the server's state after it -> more numbers for the log
+
+
+def sampled(clients: Sequence[str], participation: float | int, seed: int, round: int) -> list[str]:
+    """Draw a round's clients, by count (a whole number) or by share; the same draw for every method."""
+    count = participation if isinstance(participation, int) else max(1, round_half_up(participation * len(clients)))
+    if count > len(clients):
+        raise InputError(f"'participation' asks for {count} clients a round, but there are only {len(clients)}.")
+    if count == len(clients):
+        return list(clients)
+    chosen = numpy_generator(seed, "sample clients", round).choice(len(clients), count, replace=False)
+    return [clients[i] for i in sorted(chosen)]
+
+
+def round_half_up(value: float) -> int:
+    """Round to the nearest whole number, a half upwards."""
+    return int(np.floor(value + 0.5))
+
+
+NOT_FINITE = "values that are not finite numbers"
+
+
+class _Stream:
+    """Pass updates through to the aggregation while measuring them; refuse broken ones by the client's name."""
+
+    def __init__(
+        self, updates: Iterator[tuple[str, Sent | Lost]], expected: int, round: int, seen: ClientSeen | None
+    ) -> None:
+        self._updates, self._expected, self._round, self._seen = updates, expected, round, seen
+        self.refused: list[str] = []
+        self.absent: list[str] = []
+        self.reasons: dict[str, str] = {}
+        self.numbers: dict[str, list[float]] = {}
+        self.bytes_up = 0
+        self.count = 0
+
+    def __iter__(self) -> Iterator[tuple[str, Sent]]:
+        for client, sent in self._updates:
+            self.count += 1
+            sent = sent if isinstance(sent, Lost) else _finite(client, sent)  # noqa: PLW2901
+            if isinstance(sent, Lost):
+                (self.refused if sent.answered else self.absent).append(client)
+                self.reasons[client] = sent.reason
+                continue
+            self.bytes_up += nbytes(sent.tensors)
+            for key, value in sent.numbers.items():
+                if np.isfinite(value):
+                    self.numbers.setdefault(key, []).append(value)
+            if self._seen is not None:
+                self._seen(self._round, self.count, self._expected, sent.numbers.get("loss", float("nan")))
+            yield client, sent
+        if self.reasons and len(self.reasons) == self.count:
+            if all(NOT_FINITE in reason for reason in self.reasons.values()):
+                raise InputError(
+                    f"In round {self._round} all {self.count} clients sent values that are not finite: training "
+                    "diverged; lower train.rate."
+                )
+            client, reason = next(iter(self.reasons.items()))
+            raise InputError(f"Round {self._round} needs an update, but none can be used; that of {client}: {reason}")
+
+    def lost(self) -> dict[str, Any]:
+        """Tell for the log who was left out, and why."""
+        more = {"absent": self.absent} if self.absent else {}
+        return {"refused": self.refused, **more, **({"reasons": self.reasons} if self.reasons else {})}
+
+    def means(self) -> dict[str, Any]:
+        """Average the clients' numbers; keys with slashes become nested groups."""
+        nested: dict[str, Any] = {}
+        for key, values in self.numbers.items():
+            *groups, last = key.split("/")
+            place = nested
+            for group in groups:
+                place = place.setdefault(group, {})
+            place[last] = float(np.mean(values))
+        return nested
+
+
+def _finite(client: str, sent: Sent) -> Sent | Lost:
+    try:
+        require_finite(sent.tensors, f"The update of {client}")
+    except InputError as error:
+        return Lost(str(error))
+    return sent
+
+
+def train(
+    method: Method,
+    engine: Engine,
+    clients: Sequence[str],
+    seed: int,
+    run: Run,
+    *,
+    participation: float | int = 1.0,
+    validate: Validate | None = None,
+    checkpoint_seconds: float = 1.0,
+    on_client: ClientSeen | None = None,
+    on_round: RoundSeen | None = None,
+    measure: Measure | None = None,
+    privacy: Mechanism | None = None,
+) -> State:
+    """Train to the end and return the server's state; a checkpoint in the run is taken up.
+
+    A checkpoint is made after a round if the last one is ``checkpoint_seconds`` ago, at the end, and on the way out
+    after Ctrl-C or an error; so quick rounds are not slowed down, and a kill costs no more than that time.
+    """
+    checkpoint = run.load_checkpoint()
+    server, start = (method.init(seed), 0) if checkpoint is None else checkpoint
+    engine.kept.rewind(start)
+    rewrite_lines(run.metrics, [line for line in read_lines(run.metrics) if line["round"] <= start])
+    saved, last = start, time.monotonic()
+    done = start
+
+    def save() -> None:
+        nonlocal saved, last
+        sync(run.metrics)
+        engine.kept.settle(done, before=True)
+        run.save_checkpoint(server, done)
+        engine.kept.settle(done)
+        saved, last = done, time.monotonic()
+
+    try:
+        for number in range(start, method.task.rounds):
+            began = time.perf_counter()
+            drawn_by = seed if privacy is None else privacy.drawing_seed(seed)
+            chosen = sampled(clients, participation, drawn_by, number)
+            down = nbytes(method.broadcast(server, chosen[0]))
+            silent = privacy is not None and privacy.secret  # what clients say of themselves has no noise
+            seen = None if silent else on_client
+            stream = _Stream(engine.map(server, chosen, number), len(chosen), number + 1, seen)
+            if privacy is None:
+                after = method.aggregate(server, clipped_stream(method, server, stream), seed)
+            else:
+                after = privacy.aggregate(method, server, stream, seed, number)
+            record = {
+                "round": number + 1,
+                "rounds": method.task.rounds,
+                "clients": len(chosen),
+                **({"refused": []} if silent else stream.lost()),
+                "seconds": round(time.perf_counter() - began, 3),
+                "bytes_up": stream.bytes_up // max(1, len(chosen) - len(stream.reasons)),
+                "bytes_down": down,
+                "peak_memory": engine.peak_memory(),
+                "validation": None if validate is None or silent else validate(after),
+                **({} if silent else stream.means()),
+                **({} if privacy is None else privacy.spent(number + 1)),
+                **method.diagnostics(after),
+                **(measure(number + 1, after) if measure is not None else {}),
+            }
+            append_line(run.metrics, record)
+            server, done = after, number + 1
+            if time.monotonic() - last >= checkpoint_seconds:
+                save()
+            if on_round is not None:
+                on_round(record)
+    finally:
+        if saved < done:
+            save()
+    return server
+
+
+class Validation:
+    """Score the model that a new client would start from, on every domain's validation images, weighted by client.
+
+    Clients that share their validation images share the forward pass, and the mean over them is one mean weight.
+    """
+
+    def __init__(self, method: Method, clients: Iterable[Client]) -> None:
+        self._method = method
+        self._model: FlatModel = method.task.network.workspace()
+        self._sets: dict[Images, NDArray[np.float64]] = {}
+        self._count = 0
+        for client in clients:
+            if len(client.val):
+                share = client.val_weights / client.val_weights.sum()
+                self._sets[client.val] = self._sets.get(client.val, 0.0) + share
+                self._count += 1
+
+    def __call__(self, server: State) -> float | None:
+        """Return the mean accuracy over the clients, or nothing if none of them has validation images."""
+        self._model.load(self._method.model(server))
+        total = 0.0
+        for images, weights in self._sets.items():
+            pixels = torch.from_numpy(images.pixels)
+            guesses = predict(self._model.module, pixels, self._method.task.recipe.preprocessing).argmax(1).numpy()
+            total += float(weights @ (guesses == images.labels))
+        return total / self._count if self._count else None
