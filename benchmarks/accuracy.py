@@ -16,21 +16,21 @@ import torch
 from rich.console import Console
 
 from fedbasis.cli.display import Live
-from fedbasis.engines.in_process import Here
+from fedbasis.engines.in_process import InProcess
 from fedbasis.experiment import prepare
 from fedbasis.experiment.config import Experiment, parse
 from fedbasis.experiment.demo import experiments
 from fedbasis.experiment.jobs import execute_all
 from fedbasis.methods.base import Adaptation
 from fedbasis.serving import artifact
-from fedbasis.serving.evaluation import Plan, Row, evaluate, summarize
+from fedbasis.serving.evaluation import EvaluationPlan, ResultRow, evaluate, summarize
 from fedbasis.serving.personalize import label
 from fedbasis.training.runs import append_line, read_lines, rewrite_lines
 
 RATES = (0.005, 0.01, 0.05)
 
 
-def score(job: tuple[dict[str, object], Path]) -> list[Row]:
+def score(job: tuple[dict[str, object], Path]) -> list[ResultRow]:
     """Personalize and score the new clients of one trained run; what was done before is read."""
     raw, out = job
     torch.set_num_threads(1)
@@ -41,9 +41,11 @@ def score(job: tuple[dict[str, object], Path]) -> list[Row]:
     done = read_lines(path)
     rewrite_lines(path, done)
     _, server = artifact.load(run.bases, "bases")
-    plan = Plan(experiment.ways, tuple(experiment.data.sizes), RATES, Adaptation(), ("none", *prepared.method.rateless))
+    plan = EvaluationPlan(
+        experiment.ways, tuple(experiment.data.sizes), RATES, Adaptation(), ("none", *prepared.method.rate_free)
+    )
     records = evaluate(
-        Here(prepared.method),
+        InProcess(prepared.method),
         server,
         prepared.new,
         plan,
@@ -59,7 +61,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("runs"))
     arguments = parser.parse_args()
-    found: dict[tuple[str, str, str], list[Row]] = {}
+    found: dict[tuple[str, str, str], list[ResultRow]] = {}
     for seed in range(arguments.seeds):
         plans = experiments(seed)
         with Live(Console(stderr=True)) as live:
@@ -77,7 +79,7 @@ def main() -> None:
         print(f"{label(method, how)}, {size}: rates {', '.join(f'{row.rate:g}' for row in rows)}")
 
 
-def _cells(rows: Sequence[Row]) -> list[str]:
+def _cells(rows: Sequence[ResultRow]) -> list[str]:
     columns = [[100 * row.last for row in rows], [100 * row.best for row in rows]]
     spread = [f" ± {statistics.stdev(values):.1f}" if len(rows) > 1 else "" for values in columns]
     means = [f"{statistics.mean(values):.1f}{sd}" for values, sd in zip(columns, spread, strict=True)]

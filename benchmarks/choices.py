@@ -24,7 +24,7 @@ from fedbasis.serving.personalize import label
 from fedbasis.studies.scales import SCALES
 from pflbed.benchmark import PARTICIPATING
 
-BED = SCALES["cpu"].beds["pacs"]
+BED = SCALES["cpu"].testbeds["pacs"]
 PAPER = {
     "rate": "per-basis", "aggregation": "mean", "cluster": "network", "coefficient_optimizer": "sgd",
     "coefficient_rate": 0.01,

@@ -24,7 +24,7 @@ from fedbasis.methods.fedbasis import local_round as basis_round
 from fedbasis.methods.fedbasis.bases import BasisSet
 from fedbasis.methods.fedbasis.learning import (
     CoefficientSettings,
-    Work,
+    LocalWork,
     learn_coefficients,
     train_bases,
     train_factored,
@@ -60,7 +60,7 @@ def epochs_of(network: Network, batch: int, count: int) -> dict[str, Callable[[]
     bases = BasisSet.from_models(layout, [network.initial(i) for i in range(K + 1)], True)
     psi = torch.randn(len(layout.blocks), K, generator=torch_generator("psi"))
     c = coefficients.combination(coefficients.alpha(psi, 0.1), True)
-    work = Work(model, data, recipe)
+    work = LocalWork(model, data, recipe)
 
     def fedavg() -> None:
         model.load(start)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from fedbasis.engines.pool import Pool
-from fedbasis.engines.simulation import Federation
+from fedbasis.engines.simulation import Simulation
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Task
 from fedbasis.networks.models import Network
@@ -81,7 +81,7 @@ def one_round(workers: int, clients: int) -> dict[str, float]:
 
     def updates() -> Any:
         nonlocal sent
-        for client, update in Federation(pool, data, 0).map(server, list(data), 0):
+        for client, update in Simulation(pool, data, 0).map(server, list(data), 0):
             sent = nbytes(update.tensors)
             yield client, update
 

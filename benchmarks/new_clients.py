@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from fedbasis.engines.in_process import Here
+from fedbasis.engines.in_process import InProcess
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Method, Task
 from fedbasis.networks.models import Network
 from fedbasis.networks.train import Preprocessing, Recipe
-from fedbasis.serving.evaluation import Plan, evaluate
+from fedbasis.serving.evaluation import EvaluationPlan, evaluate
 from fedbasis.tensors.params import State
 from measure import options, ratio, table, taking_turns
 from pflbed import Client, Images
@@ -168,12 +168,12 @@ def main() -> None:
     rows = []
     for how in ("none", "lp", "ft", "coefficients+classifier"):
         method: Method = fedbasis if how.startswith("coefficients") else fedavg
-        plan = Plan([how], ["M"], [RATE], Adaptation(epochs=epochs, rate=RATE, batch=BATCH))
-        state, desk = method.init(0), Here(method)
-        best = {r["client"]: r["best_epoch"] for r in evaluate(desk, state, clients, plan, 0)}
+        plan = EvaluationPlan([how], ["M"], [RATE], Adaptation(epochs=epochs, rate=RATE, batch=BATCH))
+        state, worker = method.init(0), InProcess(method)
+        best = {r["client"]: r["best_epoch"] for r in evaluate(worker, state, clients, plan, 0)}
         hand = ByHand(clients, epochs, best, state)
         by_hand = getattr(hand, how.partition("+")[0])
-        ours = lambda d=desk, s=state, p=plan: evaluate(d, s, clients, p, 0)  # noqa: E731
+        ours = lambda d=worker, s=state, p=plan: evaluate(d, s, clients, p, 0)  # noqa: E731
         taken = taking_turns({"ours": ours, "by hand": by_hand}, repeats)
         cells = [f"{taken[name]:.2f}" for name in ("ours", "by hand")]
         rows.append([how, *cells, ratio(taken["ours"], taken["by hand"]), "1.30"])

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 
 from fedbasis.engines.base import Engine
-from fedbasis.engines.in_process import Here, Serial
-from fedbasis.engines.simulation import Federation
+from fedbasis.engines.in_process import InProcess, Serial
+from fedbasis.engines.simulation import Simulation
 from fedbasis.experiment import prepare
 from fedbasis.experiment.config import parse
 from fedbasis.methods.base import Adaptation, Sent
-from fedbasis.serving.evaluation import Plan, evaluate, summarize
+from fedbasis.serving.evaluation import EvaluationPlan, evaluate, summarize
 from fedbasis.serving.personalize import label
 from fedbasis.tensors.params import State
 from fedbasis.tensors.seeding import torch_generator
@@ -57,8 +57,8 @@ MORE = [("trimmed mean", False), ("median", True), ("mean, clip = 1", True)]
 class Attacked:
     """An engine some of whose clients send garbage."""
 
-    def __init__(self, engine: Federation, attackers: frozenset[str], seed: int) -> None:
-        self.kept, self._engine, self._attackers, self._seed = engine.kept, engine, attackers, seed
+    def __init__(self, engine: Simulation, attackers: frozenset[str], seed: int) -> None:
+        self.states, self._engine, self._attackers, self._seed = engine.states, engine, attackers, seed
 
     def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent]]:
         for client, sent in self._engine.map(server, clients, round):
@@ -99,11 +99,11 @@ def score(
         run.folder.mkdir(parents=True, exist_ok=True)
         server = train(prepared.method, engine, names, seed, run)
         settings = prepared.experiment.personalize
-        plan = Plan(
+        plan = EvaluationPlan(
             prepared.experiment.ways, ("M",), settings.rates,
-            Adaptation(settings.epochs, validate_every=settings.validate_every), ("none", *prepared.method.rateless),
+            Adaptation(settings.epochs, validate_every=settings.validate_every), ("none", *prepared.method.rate_free),
         )  # fmt: skip
-        records = evaluate(Here(prepared.method), prepared.method.published(server), prepared.new, plan, seed)
+        records = evaluate(InProcess(prepared.method), prepared.method.published(server), prepared.new, plan, seed)
         rows = summarize(method, records, prepared.new)
         write_json(path, {label(method, row.how): 100 * row.last for row in rows})
     found: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from fedbasis.engines.pool import Pool
-from fedbasis.engines.simulation import Federation
+from fedbasis.engines.simulation import Simulation
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Task
 from fedbasis.networks.models import Network
@@ -45,7 +45,7 @@ def ours() -> None:
         turns.begin()
         try:
             train(
-                method, Federation(pool, data, 0), list(data), 0, Run(Path(folder)), participation=SAMPLED,
+                method, Simulation(pool, data, 0), list(data), 0, Run(Path(folder)), participation=SAMPLED,
                 on_round=turns.next,
             )  # fmt: skip
         finally:

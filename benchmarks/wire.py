@@ -22,7 +22,7 @@ from fedbasis.experiment import execute, prepare
 from fedbasis.experiment.config import parse
 from fedbasis.flower.deployment import Deployment
 from fedbasis.flower.example import nodes_of
-from fedbasis.flower.payload import block_of, restored
+from fedbasis.flower.payload import as_float32, pack_state
 from fedbasis.flower.project import LOOPBACK, Project, create, toml
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Method
@@ -141,7 +141,7 @@ def halved(method: type[Method]) -> type[Method]:
 
     class Halved(method):  # type: ignore[misc, valid-type]
         def broadcast(self, server: State, client: str) -> State:
-            return restored(unpacked(block_of(super().broadcast(server, client), "bfloat16")))
+            return as_float32(unpacked(pack_state(super().broadcast(server, client), "bfloat16")))
 
     return Halved
 

@@ -14,10 +14,10 @@ from flwr.app.message.arraychunk import ArrayChunk
 from fedbasis.flower import client as ours
 from fedbasis.flower.expected import read_block
 from fedbasis.flower.node import Node
-from fedbasis.flower.payload import Parcel, block_of
-from fedbasis.flower.payload import loaded as orderly
+from fedbasis.flower.payload import Payload, pack_state
+from fedbasis.flower.payload import to_record as orderly
 from fedbasis.flower.server import server_app
-from fedbasis.flower.settings import Plan
+from fedbasis.flower.settings import FederatedRun
 
 HERE = Path(__file__).parent
 CLAIM = 10 * 2**30
@@ -26,43 +26,43 @@ told: dict[str, str] = {}
 """What this node was told to do wrong in this round, by experiment; "*" is the whole message."""
 
 
-def update(node: Node, plan: Plan, parcel: Parcel) -> Parcel:
+def update(node: Node, plan: FederatedRun, payload: Payload) -> Payload:
     faults: dict[str, dict[str, str]] = json.loads((node.state / "faults.json").read_text())
-    told.update(faults.get(str(parcel.number("round")), {}))
-    (node.state / "at-work").write_text(str(parcel.number("round")))
+    told.update(faults.get(str(payload.number("round")), {}))
+    (node.state / "at-work").write_text(str(payload.number("round")))
     if told.get("*") == "hang":
         time.sleep(600)
-    done = honest(node, plan, parcel)
-    return WRONG[told[plan.name]](done, parcel) if plan.name in told else done
+    done = honest(node, plan, payload)
+    return WRONG[told[plan.name]](done, payload) if plan.name in told else done
 
 
-def nan(done: Parcel, asked: Parcel) -> Parcel:
+def nan(done: Payload, asked: Payload) -> Payload:
     state = read_block(done.block)
     state["model"]["fc.bias"][0] = float("nan")
-    return replace(done, block=block_of(state))
+    return replace(done, block=pack_state(state))
 
 
-def shape(done: Parcel, asked: Parcel) -> Parcel:
+def shape(done: Payload, asked: Payload) -> Payload:
     state = read_block(done.block)
     state["model"]["fc.bias"] = torch.zeros(7)
-    return replace(done, block=block_of(state))
+    return replace(done, block=pack_state(state))
 
 
-def extra(done: Parcel, asked: Parcel) -> Parcel:
-    return replace(done, block=block_of({**read_block(done.block), "images": {"mine": torch.zeros(3)}}))
+def extra(done: Payload, asked: Payload) -> Payload:
+    return replace(done, block=pack_state({**read_block(done.block), "images": {"mine": torch.zeros(3)}}))
 
 
-def missing(done: Parcel, asked: Parcel) -> Parcel:
+def missing(done: Payload, asked: Payload) -> Payload:
     state = read_block(done.block)
     del state["model"]["fc.bias"]
-    return replace(done, block=block_of(state))
+    return replace(done, block=pack_state(state))
 
 
-def stale(done: Parcel, asked: Parcel) -> Parcel:
+def stale(done: Payload, asked: Payload) -> Payload:
     return replace(done, words={**done.words, "round": asked.number("round") - 1})
 
 
-def claim(done: Parcel, asked: Parcel) -> Parcel:
+def claim(done: Payload, asked: Payload) -> Payload:
     """A block of 64 bytes whose header tells of ten gigabytes."""
     entry = ["model", "fc.bias", "float32", [CLAIM // 4], 0]
     header = json.dumps({"groups": ["model"], "tensors": [entry], "size": 64, "note": ""}).encode()
@@ -73,15 +73,15 @@ def claim(done: Parcel, asked: Parcel) -> Parcel:
 WRONG = {"nan": nan, "shape": shape, "extra": extra, "missing": missing, "stale": stale, "claim": claim}
 
 
-def loaded(parcels: Iterable[Parcel]) -> RecordDict:
+def to_record(payloads: Iterable[Payload]) -> RecordDict:
     """A message of some megabytes that grows to ten gigabytes when it is put together."""
     if told.get("*") == "flood":
         piece = ArrayChunk(memoryview(bytes(5 * 2**20)))
         Array.slice_array = lambda array: [(piece.object_id, piece)] * (CLAIM // len(piece.data))
-    return orderly(parcels)
+    return orderly(payloads)
 
 
 ours.update = update
-vars(ours)["loaded"] = loaded
+vars(ours)["to_record"] = to_record
 client = ours.client_app(HERE)
 server = server_app(HERE)

@@ -16,8 +16,8 @@ from fedbasis.methods.fedbasis.aggregation import BasisMean, Upload
 from fedbasis.methods.fedbasis.bases import BasisSet, FactoredRates, rebuild
 from fedbasis.methods.fedbasis.learning import (
     CoefficientSettings,
+    LocalWork,
     Statistics,
-    Work,
     learn_coefficients,
     train_bases,
     train_factored,
@@ -92,7 +92,7 @@ def test_factored_equals_naive_equals_full(
     c = coefficients.combination(weights, major)
     rates = FactoredRates.of(c, recipe.rate, recipe.momentum, recipe.decay, per_model)
 
-    work = Work(model, data, recipe)
+    work = LocalWork(model, data, recipe)
     bases.combine_into(c, model)
     loss, a = train_factored(work, c, torch_generator("order"), per_model)
     assert loss.steps == STEPS
@@ -131,7 +131,7 @@ def test_full_upload_by_usage_is_exact_for_a_basis_that_is_hardly_used(tiny: Net
     weights = torch.tensor([[1 - 1e-5, 1e-5]] * len(layout.blocks))
     c = coefficients.combination(weights, True)
     bases.combine_into(c, model)
-    _, a = train_factored(Work(model, shapes_examples(16), recipe), c, torch_generator("o"), False)
+    _, a = train_factored(LocalWork(model, shapes_examples(16), recipe), c, torch_generator("o"), False)
     upload = Upload(model.tensors(), weights, a)
     results = []
     for state in (upload.factored(), upload.full(bases, True)):
@@ -178,7 +178,7 @@ def test_factored_equals_autograd_for_drawn_networks(
     c = coefficients.combination(weights, major)
     rates = FactoredRates.of(c, rate, momentum, decay, per_model)
     bases.combine_into(c, model)
-    _, a = train_factored(Work(model, data, recipe), c, torch_generator("order"), per_model)
+    _, a = train_factored(LocalWork(model, data, recipe), c, torch_generator("order"), per_model)
     reference = by_autograd(module, bases, c, data, recipe, rates.basis_rates)
     for block, (v, row, kept, end) in enumerate(zip(bases.weights, c, a, model.weights, strict=True)):
         rebuilt = rebuild(v, row, kept, end)
@@ -205,7 +205,7 @@ def test_coefficient_gradient_equals_autograd(major: bool, classifier: bool) -> 
     assert leaf.grad is not None
     wanted = psi - 0.1 * leaf.grad
     learner = learn_coefficients(
-        Work(FlatModel(module, layout), data, recipe), bases, psi, torch_generator("order"),
+        LocalWork(FlatModel(module, layout), data, recipe), bases, psi, torch_generator("order"),
         CoefficientSettings("sgd", 0.1), len(layout.blocks) - 1 if classifier else None,
     )  # fmt: skip
     assert [ends for ends, _ in learner] == [True]
@@ -223,7 +223,7 @@ def test_a_learner_ends_with_its_own_statistics_or_with_those_of_the_bases(stati
     model = FlatModel(module, layout)
     settings = CoefficientSettings("adam", 0.1, statistics)
     psi = torch.zeros(len(layout.blocks), 3)
-    for _ in learn_coefficients(Work(model, data, recipe), bases, psi, torch_generator("order"), settings):
+    for _ in learn_coefficients(LocalWork(model, data, recipe), bases, psi, torch_generator("order"), settings):
         pass
     if statistics == "own":
         generator = torch_generator("order")
@@ -267,7 +267,9 @@ def test_unused_basis_keeps_its_weights_and_statistics(tiny: Network, recipe: Re
     weights = torch.tensor([[1.0, 0.0]] * len(layout.blocks))
     c = coefficients.combination(weights, True)
     bases.combine_into(c, model)
-    _, a = train_factored(Work(model, shapes_examples(16), replace(recipe, decay=0.0)), c, torch_generator("o"), False)
+    _, a = train_factored(
+        LocalWork(model, shapes_examples(16), replace(recipe, decay=0.0)), c, torch_generator("o"), False
+    )
     mean = BasisMean(bases, by_usage=True)
     mean.add(Upload(model.tensors(), weights, a).factored(), 1.0, "only")
     after = mean.result()
@@ -295,7 +297,7 @@ def test_usage_aggregation_moves_a_basis_by_the_mean_of_its_own_clients(tiny: Ne
         weights = torch.eye(2)[[chosen] * len(layout.blocks)]
         data = shapes_examples(16, seed=client)
         bases.combine_into(weights, model)
-        _, a = train_factored(Work(model, data, plain), weights, torch_generator(client), False)
+        _, a = train_factored(LocalWork(model, data, plain), weights, torch_generator(client), False)
         mean.add(Upload(model.tensors(), weights, a).factored(), 1.0, "c")
         ends[chosen].append([flat.clone() for flat in model.weights])
     after = mean.result()

@@ -9,31 +9,31 @@ from typing import Any
 import pytest
 
 from fedbasis.report.tables import Grid
-from fedbasis.serving.evaluation import Row
+from fedbasis.serving.evaluation import ResultRow
 from fedbasis.studies import STUDIES, paper
-from fedbasis.studies.base import Found, Setup, Want
+from fedbasis.studies.base import Results, RunRequest, Setup
 from fedbasis.studies.grids import PAPER
 from fedbasis.studies.outcome import Outcome
 from fedbasis.studies.scales import SCALES
 from fedbasis.training.runs import Run
 
 SETUP = Setup(SCALES["paper"], seeds=(0, 1, 2), strict=False)
-Scores = Mapping[tuple[str, str], tuple[float, ...]]  # way and size -> Last, Best, global, in percent
+PrintedScores = Mapping[tuple[str, str], tuple[float, ...]]  # way and size -> Last, Best, global, in percent
 
 
 @dataclass(frozen=True)
 class Printed(Outcome):
     """An outcome with the paper's numbers."""
 
-    scores: Scores = field(default_factory=dict)
+    scores: PrintedScores = field(default_factory=dict)
     by_rate: Mapping[float, tuple[float, float]] = field(default_factory=dict)
 
-    def row(self, how: str, size: str) -> Row | None:
+    def row(self, how: str, size: str) -> ResultRow | None:
         found = self.scores.get((how, size))
         if found is None:
             return None
         last, best, general = (*found, found[-1], found[-1])[:3]
-        return Row("", how, size, 0.01, last / 100, best / 100, general / 100, 0.0, {})
+        return ResultRow("", how, size, 0.01, last / 100, best / 100, general / 100, 0.0, {})
 
     def at_rate(self, how: str, size: str, rate: float) -> list[dict[str, Any]]:
         return [{"last_predicted": self.by_rate[rate][0] / 100, "best_predicted": self.by_rate[rate][1] / 100}]
@@ -42,34 +42,34 @@ class Printed(Outcome):
         return float(records[0][which])
 
 
-def printed(study: str, want: Want) -> Printed:
+def printed(study: str, request: RunRequest) -> Printed:
     """What the paper prints for a run of a study; the other cells of its tables stay empty."""
-    run, rates = Run(Path(want.name)), paper.META_RATES[want.name] if study == "meta-rates" else {}
-    return Printed(run, {} if rates else scores_of(study, want.bed.removesuffix("-all"), want), rates)
+    run, rates = Run(Path(request.name)), paper.META_RATES[request.name] if study == "meta-rates" else {}
+    return Printed(run, {} if rates else scores_of(study, request.testbed.removesuffix("-all"), request), rates)
 
 
-def scores_of(study: str, bed: str, want: Want) -> dict[tuple[str, str], tuple[float, ...]]:
-    name, ours = want.name, paper.FEDBASIS[1]
+def scores_of(study: str, testbed: str, request: RunRequest) -> dict[tuple[str, str], tuple[float, ...]]:
+    name, ours = request.name, paper.FEDBASIS[1]
     found: dict[tuple[str, str], tuple[float, ...]] = {}
     if study in ("new-clients", "all-methods", "variance"):
         tables = paper.VARIANCE if study == "variance" else paper.NEW_CLIENTS
-        for (method, how), by_size in tables[bed].items():
+        for (method, how), by_size in tables[testbed].items():
             found |= {(how, size): pair for size, pair in by_size.items() if method == name}
         if study == "variance":  # -s, 0 and s have the variance s^2
-            found = {key: tuple(50 + (want.seed - 1) * math.sqrt(v) for v in pair) for key, pair in found.items()}
+            found = {key: tuple(50 + (request.seed - 1) * math.sqrt(v) for v in pair) for key, pair in found.items()}
     elif study == "regularized":
         decayed, pulled = paper.REGULARIZED[name]
-        ways = {way: pulled if way in ("pfedme", "ft-prox") else decayed for way in want.experiment.ways}
+        ways = {way: pulled if way in ("pfedme", "ft-prox") else decayed for way in request.experiment.ways}
         found = {(way, "S"): (value,) for way, value in ways.items() if value is not None}
     elif study == "ablation":
-        found = {(ours, "M"): (paper.ABLATION[bed][name],)}
+        found = {(ours, "M"): (paper.ABLATION[testbed][name],)}
     elif study == "bases":
-        found = {("ft" if name == "1" else ours, "S"): (0.0, paper.BASES[bed][int(name)])}
+        found = {("ft" if name == "1" else ours, "S"): (0.0, paper.BASES[testbed][int(name)])}
     elif study == "communication":
         own, general = paper.COMMUNICATION[name != "every step"]
         found = {("coefficients", "M"): (own, own, general)}
     else:
-        figures = {"cifar-participating": paper.PARTICIPATING, "cifar-new": paper.CIFAR_NEW}[study][bed]
+        figures = {"cifar-participating": paper.PARTICIPATING, "cifar-new": paper.CIFAR_NEW}[study][testbed]
         found = {(how, "M"): (value,) for (method, how), value in figures.items() if method == name}
     return found
 
@@ -81,8 +81,8 @@ NUMBERED = ("new-clients", "all-methods", "variance", "regularized", "ablation",
 @pytest.mark.parametrize("name", NUMBERED)
 def test_no_claim_fails_on_the_papers_own_numbers(name: str) -> None:
     study = STUDIES[name]
-    found = Found({want.key: printed(name, want) for want in study.wants(SETUP)})
-    section = study.section(SETUP, found)
+    found = Results({request.key: printed(name, request) for request in study.requests(SETUP)})
+    section = study.chapter(SETUP, found)
     said = [line for line in section.text if " here: " in line]
     assert any(line.startswith("Holds here") for line in said)
     assert not [line for line in said if line.startswith("Does not hold")]
@@ -107,15 +107,17 @@ def compared(grid: Grid) -> int:
 
 def test_claims_about_bases_need_enough_of_them_and_half_a_point() -> None:
     study = STUDIES["bases"]
-    wants = [want for want in study.wants(SETUP) if want.bed == "pacs"]
+    requests = [request for request in study.requests(SETUP) if request.testbed == "pacs"]
 
     def said(**means: float) -> str:
         outcomes = {
-            want.key: Printed(Run(Path("run")), {(way, "S"): (means[f"k{want.name}"],) for way in want.experiment.ways})
-            for want in wants
-            if f"k{want.name}" in means
+            request.key: Printed(
+                Run(Path("run")), {(way, "S"): (means[f"k{request.name}"],) for way in request.experiment.ways}
+            )
+            for request in requests
+            if f"k{request.name}" in means
         }
-        return " ".join(study.section(SETUP, Found(outcomes)).text)
+        return " ".join(study.chapter(SETUP, Results(outcomes)).text)
 
     assert "Holds here: no number of bases is half a point or more above four" in said(k1=80, k2=82, k4=84, k8=84.4)
     assert "Does not hold here: no number of bases" in said(k1=80, k2=82, k4=84, k8=84.6)
@@ -126,22 +128,22 @@ def test_claims_about_bases_need_enough_of_them_and_half_a_point() -> None:
 
 def test_only_seeds_that_all_rows_have_are_averaged() -> None:
     study = STUDIES["cifar-new"]
-    wants = [want for want in study.wants(SETUP) if want.bed == "cifar10"]
+    requests = [request for request in study.requests(SETUP) if request.testbed == "cifar10"]
     score = {"fedavg": 70.0, "per-fedavg-fo": 72.0, "fedbasis": 74.0}
 
-    def outcome(want: Want) -> Printed:
-        ways = {(way, "M"): (score[want.name] + 10 * want.seed,) for way in want.experiment.ways}
+    def outcome(request: RunRequest) -> Printed:
+        ways = {(way, "M"): (score[request.name] + 10 * request.seed,) for way in request.experiment.ways}
         return Printed(Run(Path("run")), ways)
 
-    kept = [want for want in wants if (want.name, want.seed) != ("per-fedavg-fo", 1)]
-    found = Found({want.key: outcome(want) for want in kept})
-    grid = study.section(SETUP, found).tables[0]
+    kept = [request for request in requests if (request.name, request.seed) != ("per-fedavg-fo", 1)]
+    found = Results({request.key: outcome(request) for request in kept})
+    grid = study.chapter(SETUP, found).tables[0]
     assert [cells[0].value for _, cells in grid.rows] == pytest.approx([80, 82, 84])  # seeds 0 and 2 of every row
-    assert found.lacking(wants) == [
+    assert found.lacking(requests) == [
         "1 of 9 runs are missing (per-fedavg-fo on cifar10, seed 1): what is left of a table, its marks and its claims "
         "are over the seeds that all its rows have."
     ]
-    whole = Found({want.key: outcome(want) for want in wants if want.name != "fedavg"})
-    grid = study.section(SETUP, whole).tables[0]
+    whole = Results({request.key: outcome(request) for request in requests if request.name != "fedavg"})
+    grid = study.chapter(SETUP, whole).tables[0]
     assert [cells[0].value for _, cells in grid.rows] == pytest.approx([82, 84])  # all three seeds of what there is
-    assert Found({want.key: outcome(want) for want in wants}).lacking(wants) == []
+    assert Results({request.key: outcome(request) for request in requests}).lacking(requests) == []

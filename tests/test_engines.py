@@ -17,16 +17,16 @@ import torch
 
 from conftest import shapes_examples
 from fedbasis.engines import choice
-from fedbasis.engines.base import Desk, Result
+from fedbasis.engines.base import Result, WorkerContext
 from fedbasis.engines.choice import Machine, devices_of, workers_for
-from fedbasis.engines.in_process import Here, Serial
+from fedbasis.engines.in_process import InProcess, Serial
 from fedbasis.engines.pool import TRIES, Pool, WorkerError
-from fedbasis.engines.simulation import Federation
+from fedbasis.engines.simulation import Simulation
 from fedbasis.experiment import prepare
 from fedbasis.methods.base import Adaptation, Context, Method, Sent
 from fedbasis.networks.classifier import apply_head, passed
 from fedbasis.networks.train import Examples, Recipe, examples_of, predict
-from fedbasis.serving.evaluation import Looks, Plan, evaluate
+from fedbasis.serving.evaluation import EvaluationPlan, SharedPredictions, evaluate
 from fedbasis.serving.personalize import personalize
 from fedbasis.tensors.packed import mapped
 from fedbasis.tensors.params import State, Tensors
@@ -53,7 +53,7 @@ def pool_of() -> Iterator[Callable[..., Pool]]:
 
 
 def rounds_of(
-    method: Method, engine: Federation, names: Sequence[str], between: Callable[[int], None] | None = None
+    method: Method, engine: Simulation, names: Sequence[str], between: Callable[[int], None] | None = None
 ) -> State:
     """Train; ``between`` is called in the middle of every round with its number."""
     server = method.init(7)
@@ -69,13 +69,13 @@ def rounds_of(
     return server
 
 
-def same_outcome(server: State, engine: Federation, variant: str, recipe: Recipe) -> bool:
+def same_outcome(server: State, engine: Simulation, variant: str, recipe: Recipe) -> bool:
     expected, serial, _ = trained(variant, recipe)
-    kept = dict(engine.kept)
+    kept = dict(engine.states)
     return (
         same(server, expected)
-        and kept.keys() == serial.kept.keys()
-        and all(same(kept[c], serial.kept[c]) for c in kept)
+        and kept.keys() == serial.states.keys()
+        and all(same(kept[c], serial.states[c]) for c in kept)
     )
 
 
@@ -83,13 +83,13 @@ class TestPool:
     @pytest.mark.parametrize("variant", ONE_EACH)
     def test_gives_the_bits_of_serial(self, variant: str, recipe: Recipe, pool_of: Callable[..., Pool]) -> None:
         method, data = make(variant, recipe), clients()
-        engine = Federation(pool_of(method), data, seed=7)
+        engine = Simulation(pool_of(method), data, seed=7)
         assert same_outcome(rounds_of(method, engine, list(data)), engine, variant, recipe)
 
     @pytest.mark.parametrize("workers", [1, 3, 6])
     def test_any_number_of_workers(self, workers: int, recipe: Recipe, pool_of: Callable[..., Pool]) -> None:
         method, data = make("apfl", recipe), clients()
-        engine = Federation(pool_of(method, workers), data, seed=7)
+        engine = Simulation(pool_of(method, workers), data, seed=7)
         assert same_outcome(rounds_of(method, engine, list(data)), engine, "apfl", recipe)
 
     @pytest.mark.parametrize("variant", ["ditto", "fedbasis"])
@@ -106,7 +106,7 @@ class TestPool:
             os.kill(process.pid, signal.SIGKILL)
             killed.append(process.pid)
 
-        engine = Federation(pool, data, seed=7)
+        engine = Simulation(pool, data, seed=7)
         assert same_outcome(rounds_of(method, engine, list(data), kill), engine, variant, recipe)
         assert len(set(killed)) == ROUNDS
 
@@ -157,13 +157,13 @@ class TestPool:
 
     def test_evaluation_is_the_same(self, dataset: Path, pool_of: Callable[..., Pool]) -> None:
         prepared = prepare(small(dataset))
-        method, plan = prepared.method, Plan(("none", "lp", "ft"), ("S", "M"), (0.05,), ADAPTATION)
+        method, plan = prepared.method, EvaluationPlan(("none", "lp", "ft"), ("S", "M"), (0.05,), ADAPTATION)
         server = method.init(0)
 
         def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
             return [{k: v for k, v in record.items() if k != "seconds"} for record in records]
 
-        here = evaluate(Here(method), server, prepared.new, plan, 3)
+        here = evaluate(InProcess(method), server, prepared.new, plan, 3)
         pool = evaluate(pool_of(method), server, prepared.new, plan, 3)
         assert len(here) == 2 * 2 * 6
         assert timeless(here) == timeless(pool)
@@ -205,7 +205,7 @@ class TestPool:
 
 def worker(pool: Pool, number: int) -> BaseProcess:
     """A worker's process, as soon as it is there."""
-    while (process := pool._crew[number].process) is None:
+    while (process := pool._workers[number].process) is None:
         time.sleep(0.01)
     return process
 
@@ -217,32 +217,32 @@ def alive(pid: int) -> bool:
         return False
 
 
-def deadly(desk: Desk, shared: State, item: int) -> Result:
+def deadly(worker: WorkerContext, shared: State, item: int) -> Result:
     if item == 2:
         os._exit(7)
     return {}, item
 
 
-def picky(desk: Desk, shared: State, item: int) -> Result:
+def picky(worker: WorkerContext, shared: State, item: int) -> Result:
     if item != 3:
         raise InputError(f"The item must be 3, but it is {item}.")
     return {}, item
 
 
-def broken(desk: Desk, shared: State, item: int) -> Result:
+def broken(worker: WorkerContext, shared: State, item: int) -> Result:
     return {}, shared["nothing"]
 
 
-def lost(desk: Desk, shared: State, item: int) -> Result:
+def lost(worker: WorkerContext, shared: State, item: int) -> Result:
     return {}, Path("no/such/file").read_text()
 
 
-def slow(desk: Desk, shared: State, item: float) -> Result:
+def slow(worker: WorkerContext, shared: State, item: float) -> Result:
     time.sleep(item)
     return {group: {name: 2 * tensor for name, tensor in named.items()} for group, named in shared.items()}, item
 
 
-def greedy(desk: Desk, shared: State, item: int) -> Result:
+def greedy(worker: WorkerContext, shared: State, item: int) -> Result:
     """Write into the shared state, and look at it once more where it came from."""
     shared["a"]["x"] += 1
     places = [line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/shared-" in line]
@@ -259,28 +259,30 @@ class TestLooks:
     ) -> None:
         method = make(variant, recipe)
         server, _, _ = trained(variant, recipe)
-        desk, found = Desk(method), prepare(small(dataset)).new
+        worker, found = WorkerContext(method), prepare(small(dataset)).new
         for client in [*found.values(), *found.values()]:
-            look = Looks(desk, how)
+            look = SharedPredictions(worker, how)
 
-            def validate(_: Context, learned: Tensors, client: Client = client, look: Looks = look) -> float:
+            def validate(
+                _: Context, learned: Tensors, client: Client = client, look: SharedPredictions = look
+            ) -> float:
                 return float(look(client.val, learned).sum())
 
-            context, data = Context(7, client.id, desk.model), examples_of(client.train)
+            context, data = Context(7, client.id, worker.model), examples_of(client.train)
             outcome = personalize(method, server, how, data, context, ADAPTATION, validate)
             assert outcome.validation
             for images in (client.val, client.test):
-                alone = method.probabilities(desk.model, outcome.last.learned, torch.from_numpy(images.pixels))
+                alone = method.probabilities(worker.model, outcome.last.learned, torch.from_numpy(images.pixels))
                 assert look(images, outcome.last.learned).tolist() == alone.argmax(1).tolist()
         sets = {images.key for client in found.values() for images in (client.val, client.test)}
-        assert len(desk.notes) == len(sets) < 2 * len(found)  # clients of a domain share theirs
+        assert len(worker.cache) == len(sets) < 2 * len(found)  # clients of a domain share theirs
 
     def test_features_of_another_state_are_forgotten(self, recipe: Recipe) -> None:
-        here = Here(make("fedavg", recipe))
+        here = InProcess(make("fedavg", recipe))
 
-        def note(desk: Desk, shared: State, item: int) -> Result:
-            known = dict(desk.notes)
-            desk.notes["seen"] = item
+        def note(worker: WorkerContext, shared: State, item: int) -> Result:
+            known = dict(worker.cache)
+            worker.cache["seen"] = item
             return {}, known
 
         assert [rest for _, rest in here.run(note, {}, [1, 2], ["a", "b"])] == [{}, {"seen": 1}]
@@ -297,18 +299,18 @@ class TestLooks:
 class TestChoice:
     def test_auto_is_a_pool_where_there_are_cores(self, recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
         method = make("fedavg", recipe)
-        for cores, expected in ((4, Pool), (1, Here)):
+        for cores, expected in ((4, Pool), (1, InProcess)):
             monkeypatch.setattr(choice, "cores", lambda cores=cores: cores)
             with workers_for(method, Machine(device="cpu")) as workers:
                 assert type(workers) is expected
         assert str(Pool(method, ["cpu"] * 3)) == "3 processes (3 on cpu)"
-        assert str(Here(method)) == "1 process on cpu"
+        assert str(InProcess(method)) == "1 process on cpu"
 
     def test_a_helper_process_has_no_pool_of_its_own(self, recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(choice, "cores", lambda: 4)
         monkeypatch.setattr(multiprocessing.process.current_process(), "_config", {"daemon": True})
         with workers_for(make("fedavg", recipe), Machine(device="cpu")) as workers:
-            assert type(workers) is Here
+            assert type(workers) is InProcess
 
     def test_threads_leave_cores_for_fewer_workers(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(choice, "cores", lambda: 8)

@@ -22,9 +22,9 @@ from conftest import write_images
 from fedbasis.engines.in_process import Serial
 from fedbasis.flower.deployment import Deployment
 from fedbasis.flower.keys import make_node_key
-from fedbasis.flower.project import Entry, create, toml
+from fedbasis.flower.project import NodeEntry, create, toml
 from fedbasis.flower.reaper import marked
-from fedbasis.flower.settings import Plan
+from fedbasis.flower.settings import FederatedRun
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation
 from fedbasis.report import write_report
@@ -71,7 +71,7 @@ class Federation:
         )
         self.root = root
 
-    def experiments(self, wanted: dict[str, dict[str, Any]], **terms: Any) -> list[Plan]:
+    def experiments(self, wanted: dict[str, dict[str, Any]], **terms: Any) -> list[FederatedRun]:
         folder = self.project.app / "experiments"
         shutil.rmtree(folder)
         folder.mkdir()
@@ -81,7 +81,7 @@ class Federation:
         (self.project.app / "federation.toml").write_text(toml(agreed))
         return self.project.plans()
 
-    def serial(self, plan: Plan, run: Run) -> State:
+    def serial(self, plan: FederatedRun, run: Run) -> State:
         """Train in this process, in every round with the clients whose updates the federation used."""
         method, e = plan.method(), plan.experiment
         engine = Serial(method, {name: self.clients[name].train for name in self.names}, e.seed)
@@ -115,7 +115,7 @@ def deployment(federation: Federation) -> Iterator[Deployment]:
 
 
 def test_every_method_gives_the_bits_of_serial(federation: Federation, deployment: Deployment) -> None:
-    stranger = Entry(name=federation.names[0], data=str(federation.root / "mine"), key="keys/stranger.key")
+    stranger = NodeEntry(name=federation.names[0], data=str(federation.root / "mine"), key="keys/stranger.key")
     make_node_key(federation.project.keys / "stranger.key")
     unknown = deployment.start_node(stranger)
     plans = federation.experiments({name: experiment(name, 2, **config) for name, config in ONE_EACH.items()})

@@ -33,15 +33,15 @@ from typer.testing import CliRunner
 
 from conftest import write_images
 from fedbasis.cli.federation import federation as commands
-from fedbasis.engines.base import Lost
+from fedbasis.engines.base import NoUpdate
 from fedbasis.engines.in_process import Serial
 from fedbasis.flower import reaper
 from fedbasis.flower.client import answer, update
-from fedbasis.flower.engine import Used
+from fedbasis.flower.engine import UsedVersions
 from fedbasis.flower.expected import Expected, read_block, rehearsed
 from fedbasis.flower.message_limit import limited
 from fedbasis.flower.node import Node
-from fedbasis.flower.payload import Parcel, block_of, joined, loaded, parted, restored, unloaded
+from fedbasis.flower.payload import Payload, as_float32, from_bytes, from_record, pack_state, to_bytes, to_record
 from fedbasis.flower.project import Project, create, toml
 from fedbasis.flower.settings import Federation, read_federation
 from fedbasis.methods.base import Sent
@@ -64,7 +64,7 @@ class TestExpected:
         for number in range(2):
             expected = rehearsed(method, method.broadcast(server, first), 3, number)
             sent = dict(engine.map(server, list(data), number))
-            got = expected.update(block_of(sent[first].tensors), sent[first].numbers)
+            got = expected.update(pack_state(sent[first].tensors), sent[first].numbers)
             assert same(got.tensors, sent[first].tensors)
             server = method.aggregate(server, iter(sent.items()), 7)
 
@@ -86,7 +86,7 @@ class TestExpected:
     )
     def test_refuses_what_does_not_fit(self, state: State, reason: str, expected: Expected) -> None:
         with pytest.raises(InputError, match=reason.replace("(", r"\(").replace(")", r"\)")):
-            expected.update(block_of(state), {"loss": 1.0, "examples": 3.0})
+            expected.update(pack_state(state), {"loss": 1.0, "examples": 3.0})
 
     @pytest.mark.parametrize(
         "numbers",
@@ -101,7 +101,7 @@ class TestExpected:
     )
     def test_refuses_numbers_that_could_weigh_too_much(self, numbers: dict[str, float], expected: Expected) -> None:
         with pytest.raises(InputError):
-            expected.update(block_of({"model": {"w": torch.zeros(2, 3)}}), numbers)
+            expected.update(pack_state({"model": {"w": torch.zeros(2, 3)}}), numbers)
 
     @pytest.mark.parametrize("shape", [[2**40], [2**62, 2**62], [-2], [9, 9], [{}], "x", [1e300]])
     @pytest.mark.parametrize("size", [64, 10 * 2**30])
@@ -120,8 +120,8 @@ def forged(shape: Any, size: int) -> NDArray[np.uint8]:
 
 class TestParcels:
     def test_come_back_as_they_were(self) -> None:
-        sent = [Parcel({"run": "ü", "round": 3}, {"loss": 0.5}, block_of(STATE)), Parcel({}), Parcel({"a": 1})]
-        got = unloaded(loaded(sent))
+        sent = [Payload({"run": "ü", "round": 3}, {"loss": 0.5}, pack_state(STATE)), Payload({}), Payload({"a": 1})]
+        got = from_record(to_record(sent))
         assert [(p.words, p.numbers, bytes(p.block)) for p in got] == [
             (p.words, p.numbers, bytes(p.block)) for p in sent
         ]
@@ -129,12 +129,12 @@ class TestParcels:
 
     @given(st.integers(0, 10**6), st.binary(max_size=8), st.booleans())
     def test_nothing_but_an_error_of_input_comes_of_changed_bytes(self, place: int, junk: bytes, cut: bool) -> None:
-        whole = joined([Parcel({"round": 1}, {"loss": 1.0}, block_of(STATE))])
+        whole = to_bytes([Payload({"round": 1}, {"loss": 1.0}, pack_state(STATE))])
         place %= len(whole)
         changed = whole[:place] + junk + whole[place if cut else place + len(junk) :]
         try:
-            for parcel in parted(changed):
-                read_block(parcel.block)
+            for payload in from_bytes(changed):
+                read_block(payload.block)
         except InputError:
             pass
 
@@ -149,20 +149,20 @@ class TestParcels:
     )
     def test_other_messages_are_refused(self, content: RecordDict) -> None:
         with pytest.raises(InputError, match="it must"):
-            unloaded(content)
+            from_record(content)
 
     def test_bfloat16_halves_what_is_float32_and_nothing_else(self) -> None:
         state: State = {"m": {"w": torch.randn(4096, generator=torch.Generator().manual_seed(0)), "n": torch.tensor(3)}}
-        whole, half = block_of(state), block_of(state, "bfloat16")
+        whole, half = pack_state(state), pack_state(state, "bfloat16")
         assert len(whole) - len(half) == 2 * 4096
-        got = restored(read_block(half))["m"]
+        got = as_float32(read_block(half))["m"]
         assert torch.equal(got["w"], state["m"]["w"].bfloat16().float())
         assert torch.equal(got["n"], state["m"]["n"])
 
 
 def test_a_message_that_would_grow_to_ten_gigabytes_is_not_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
     piece = ArrayChunk(memoryview(bytes(2**20)))
-    content = loaded([Parcel({})])
+    content = to_record([Payload({})])
     monkeypatch.setattr(Array, "slice_array", lambda array: [(piece.object_id, piece)] * 10240)
     pieces = {key: part.deflate() for key, part in get_all_nested_objects(content).items()}
     assert sum(map(len, pieces.values())) < 2**21
@@ -245,22 +245,22 @@ class TestProject:
 class TestNode:
     """A node goes on from what the server used, not from what it sent."""
 
-    def ask(self, project: Project, round: int, version: int, checkpoint: int = 0, **words: Any) -> Parcel:
+    def ask(self, project: Project, round: int, version: int, checkpoint: int = 0, **words: Any) -> Payload:
         (plan,) = project.plans()
-        block = block_of(plan.method().init(0))
+        block = pack_state(plan.method().init(0))
         told: dict[str, str | int] = {"experiment": plan.name, "run": "r", "client": "a", "seed": 0}
-        parcel = Parcel({**told, "round": round, "version": version, "checkpoint": checkpoint, **words}, {}, block)
-        return answer(self.node(project), {plan.name: plan}, update, self.signed(parcel))
+        payload = Payload({**told, "round": round, "version": version, "checkpoint": checkpoint, **words}, {}, block)
+        return answer(self.node(project), {plan.name: plan}, update, self.signed(payload))
 
-    def signed(self, parcel: Parcel) -> Parcel:
-        return Parcel({"digest": hashlib.sha256(parcel.block.data).hexdigest(), **parcel.words}, {}, parcel.block)
+    def signed(self, payload: Payload) -> Payload:
+        return Payload({"digest": hashlib.sha256(payload.block.data).hexdigest(), **payload.words}, {}, payload.block)
 
     def node(self, project: Project) -> Node:
         entry = project.nodes()[0]
         return Node("a", project.place(entry.data), project.state(entry))
 
     def kept(self, project: Project) -> list[str]:
-        return sorted(path.name for path in (self.node(project).place("r") / "kept").glob("*/*/*"))
+        return sorted(path.name for path in (self.node(project).place("r") / "client_states").glob("*/*/*"))
 
     def test_an_answer_that_was_not_used_leaves_no_trace(self, project: Project) -> None:
         first = self.ask(project, 0, 0)
@@ -269,7 +269,7 @@ class TestNode:
         assert self.kept(project) == ["1", "2"]
         again = self.ask(project, 2, 1)  # round 1 ended without it
         assert self.kept(project) == ["1", "3"]
-        assert len({bytes(parcel.block) for parcel in (first, late, again)}) == 3
+        assert len({bytes(payload.block) for payload in (first, late, again)}) == 3
         repeated = self.ask(project, 1, 1)  # the server went back
         assert bytes(repeated.block) == bytes(late.block)
         self.ask(project, 2, 2, checkpoint=2)
@@ -311,16 +311,16 @@ class TestNode:
 def test_the_server_remembers_whose_updates_it_used(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     run.folder.mkdir()
-    used = Used(run)
+    used = UsedVersions(run)
     used.rewind(0)
     assert (used.versions, used.checkpoint) == ({}, 0)
     for done, versions in ((1, {"a": 1}), (2, {"a": 1, "b": 2})):
         used.versions = versions
-        used.settle(done, before=True)
-    again = Used(run)
+        used.sync(done)
+    again = UsedVersions(run)
     again.rewind(1)  # killed before the second checkpoint was written
     assert (again.versions, again.checkpoint) == ({"a": 1}, 1)
-    used.settle(2)
+    used.prune(2)
     again.rewind(2)
     assert (again.versions, again.checkpoint) == ({"a": 1, "b": 2}, 2)
     with pytest.raises(InputError, match="must tell whose updates were used"):
@@ -340,8 +340,8 @@ def test_noise_that_nodes_could_subtract_is_refused(project: Project) -> None:
 def test_a_round_tells_who_is_lost_and_why() -> None:
     sent = Sent({"model": {"w": torch.ones(1)}}, {"loss": 1.0})
     nan = Sent({"model": {"w": torch.full((1,), float("nan"))}}, {})
-    updates: list[tuple[str, Sent | Lost]] = [
-        ("a", sent), ("b", Lost("it lies.")), ("c", Lost("it sleeps.", answered=False)), ("d", nan),
+    updates: list[tuple[str, Sent | NoUpdate]] = [
+        ("a", sent), ("b", NoUpdate("it lies.")), ("c", NoUpdate("it sleeps.", answered=False)), ("d", nan),
     ]  # fmt: skip
     stream = _Stream(iter(updates), 4, 1, None)
     assert [client for client, _ in stream] == ["a"]

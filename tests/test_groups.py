@@ -16,7 +16,7 @@ from fedbasis.report.names import suffixes
 from fedbasis.report.runs import read_runs
 from fedbasis.report.svg import Sheet, style
 from fedbasis.report.tables import NOTHING, by_client, results, training_cost
-from fedbasis.report.testbeds import beds
+from fedbasis.report.testbeds import testbeds
 from fedbasis.report.training import TOGETHER, training
 from fedbasis.training.runs import Run
 from pflbed import InputError
@@ -95,8 +95,8 @@ def test_other_data_and_other_clients_stand_in_tables_of_their_own(tmp_path: Pat
     kept.config.write_text(json.dumps({**config, "personalize": {"whom": "participating"}}))
     groups = groups_of([*runs, kept])
     titles = ["d1, new clients", "e2, new clients", "e2, participating clients"]
-    assert [bed.title for bed in beds(groups)] == titles
-    assert [len(bed.groups) for bed in beds(groups)] == [2, 1, 1]
+    assert [testbed.title for testbed in testbeds(groups)] == titles
+    assert [len(testbed.groups) for testbed in testbeds(groups)] == [2, 1, 1]
     assert caveats(groups) == []
     said = headline(groups)
     assert said[0].startswith(f"{titles[0]}: FedAvg + FT · source d1 and FedProx + FT both reach 55.0\xa0% on 4 new")

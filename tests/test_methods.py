@@ -122,7 +122,7 @@ def test_every_method_says_what_it_is() -> None:
             assert word
         assert method.ways
         assert set(method.ways) <= set(all_ways(method))
-        assert set(method.rateless) <= set(method.personalizers)
+        assert set(method.rate_free) <= set(method.personalizers)
 
 
 def test_a_method_is_one_short_file() -> None:
@@ -187,16 +187,16 @@ class TestEveryMethod:
         loaded, _ = read_tensors(tmp_path / "s.safetensors")
         assert same(half, loaded)
         resumed = Serial(method, data, seed=7)
-        for number, (client, kept) in enumerate(engine.kept.items()):
+        for number, (client, kept) in enumerate(engine.states.items()):
             write_tensors(tmp_path / f"{number}.safetensors", kept)
-            resumed.kept[client], _ = read_tensors(tmp_path / f"{number}.safetensors")
-            assert same(kept, resumed.kept[client])
+            resumed.states[client], _ = read_tensors(tmp_path / f"{number}.safetensors")
+            assert same(kept, resumed.states[client])
         server = loaded
         for number in range(2, ROUNDS):
             server = method.aggregate(server, resumed.map(server, list(data), number), 7)
         assert same(whole, server)
-        assert set(before.kept) == set(resumed.kept)
-        assert all(same(before.kept[name], resumed.kept[name]) for name in before.kept)
+        assert set(before.states) == set(resumed.states)
+        assert all(same(before.states[name], resumed.states[name]) for name in before.states)
 
     def test_sends_what_its_paper_says_and_nothing_else(self, variant: str, recipe: Recipe) -> None:
         method = make(variant, recipe)
@@ -255,7 +255,7 @@ class TestEveryMethod:
         names = list(data)
         server, engine, _ = run_rounds(method, data, sample=lambda number: names[number % 2 : 4 + number % 2])
         assert finite(server)
-        assert set(engine.kept) <= set(names[:5])
+        assert set(engine.states) <= set(names[:5])
         assert finite(method.broadcast(server, names[5]))
 
     @pytest.mark.parametrize("norm", NORMS)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fedbasis.studies import STUDIES
-from fedbasis.studies.base import Setup, Want
+from fedbasis.studies.base import RunRequest, Setup
 from fedbasis.studies.scales import SCALES
 
 PAPER = Setup(SCALES["paper"], seeds=(0, 1, 2), strict=False)
@@ -20,14 +20,14 @@ BEDS: dict[str, dict[str, Any]] = {
 MAIN = ("new-clients", "all-methods", "variance")
 
 
-def wants(name: str) -> list[Want]:
-    found = STUDIES[name].wants(PAPER)
-    assert {want.seed for want in found} <= {0, 1, 2}
+def requests(name: str) -> list[RunRequest]:
+    found = STUDIES[name].requests(PAPER)
+    assert {request.seed for request in found} <= {0, 1, 2}
     return found
 
 
-def settings(want: Want) -> dict[str, Any]:
-    e = want.experiment
+def settings(request: RunRequest) -> dict[str, Any]:
+    e = request.experiment
     return {
         "rounds": e.train.rounds, "batch": e.train.batch, "participation": e.train.participation,
         "clients": (e.data.clients, e.data.new_clients), "pixels": e.data.resolution,
@@ -36,21 +36,21 @@ def settings(want: Want) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", MAIN)
 def test_the_main_tables(name: str) -> None:
-    found = wants(name)
-    assert {want.bed for want in found} == set(BEDS)
-    assert {want.seed for want in found} == {0, 1, 2}
+    found = requests(name)
+    assert {request.testbed for request in found} == set(BEDS)
+    assert {request.seed for request in found} == {0, 1, 2}
     methods = {"fedrep", "fedbn", "pfedhn", "per-fedavg-fo", "knn-per", "fedavg", "fedbasis"}
-    assert {want.name for want in found} == methods
-    for want in found:
-        e, expected = want.experiment, BEDS[want.bed]
-        assert settings(want) == {key: value for key, value in expected.items() if key != "bases"}
+    assert {request.name for request in found} == methods
+    for request in found:
+        e, expected = request.experiment, BEDS[request.testbed]
+        assert settings(request) == {key: value for key, value in expected.items() if key != "bases"}
         assert {key: getattr(e.train, key) for key in LOCAL} == LOCAL
         assert e.model.name == "resnet18"
         assert e.personalize.epochs == 20
         assert e.personalize.rates == (0.005, 0.01, 0.05)
         assert e.personalize.decay == 1e-4
         assert e.personalize.validate_every == 1
-        if want.bed == "gld23k":
+        if request.testbed == "gld23k":
             assert e.data.partition == "natural"
             assert dict(e.data.sizes) == {"S": 0.1, "M": 0.2, "L": 0.4}
             assert e.data.split[2] == 20
@@ -58,7 +58,7 @@ def test_the_main_tables(name: str) -> None:
             assert (e.data.partition, e.data.alpha) == ("dirichlet", 0.3)
             assert e.data.split == (60, 20, 5, 15)
             assert dict(e.data.sizes) == {"S": 0.5, "M": 1.0}
-        if want.name == "fedbasis":
+        if request.name == "fedbasis":
             own = e.method.model_dump()
             assert own["bases"] == expected["bases"]
             assert (own["tau"], own["major"], own["warm_start"]) == (0.1, True, 0.3)
@@ -69,31 +69,31 @@ def test_the_main_tables(name: str) -> None:
 
 
 def test_regularized_is_on_office_home_with_three_methods() -> None:
-    found = wants("regularized")
-    assert {want.bed for want in found} == {"office-home"}
-    ways = {want.name: want.experiment.ways for want in found}
+    found = requests("regularized")
+    assert {request.testbed for request in found} == {"office-home"}
+    ways = {request.name: request.experiment.ways for request in found}
     assert ways == {
         "per-fedavg-fo": ("ft", "ft-prox"), "pfedme": ("ft", "pfedme"), "fedbasis": ("coefficients+classifier",)
     }  # fmt: skip
-    assert all(want.experiment.train.rounds == 100 for want in found)
+    assert all(request.experiment.train.rounds == 100 for request in found)
 
 
 def test_ablation_takes_one_design_away_at_a_time() -> None:
-    found = wants("ablation")
-    assert {want.bed for want in found} == {"office-home", "gld23k"}
+    found = requests("ablation")
+    assert {request.testbed for request in found} == {"office-home", "gld23k"}
     designs = {
-        (want.bed, want.name): tuple(
-            want.experiment.method.model_dump()[key] for key in ("coordinate_descent", "major", "tau")
+        (request.testbed, request.name): tuple(
+            request.experiment.method.model_dump()[key] for key in ("coordinate_descent", "major", "tau")
         )
-        for want in found
+        for request in found
     }
-    for bed in ("office-home", "gld23k"):
-        mine = {name: design for (where, name), design in designs.items() if where == bed}
+    for testbed in ("office-home", "gld23k"):
+        mine = {name: design for (where, name), design in designs.items() if where == testbed}
         assert mine == {
             "joint": (False, True, 0.1), "no major basis": (True, False, 0.1), "tau = 1": (True, True, 1.0),
             "FedBasis": (True, True, 0.1),
         }  # fmt: skip
-    sizes = {tuple(want.experiment.data.sizes) for want in found if want.name != "FedBasis"}
+    sizes = {tuple(request.experiment.data.sizes) for request in found if request.name != "FedBasis"}
     assert sizes == {("M",)}  # the only one in these tables
 
 
@@ -101,10 +101,10 @@ def test_ablation_takes_one_design_away_at_a_time() -> None:
     ("name", "clients", "whom"), [("cifar-participating", (100, 0), "participating"), ("cifar-new", (80, 20), "new")]
 )
 def test_cifar(name: str, clients: tuple[int, int], whom: str) -> None:
-    found = wants(name)
-    assert {want.experiment.data.dataset for want in found} == {"cifar10", "cifar100"}
-    for want in found:
-        e = want.experiment
+    found = requests(name)
+    assert {request.experiment.data.dataset for request in found} == {"cifar10", "cifar100"}
+    for request in found:
+        e = request.experiment
         assert (e.data.clients, e.data.new_clients) == clients
         assert (e.data.partition, e.data.classes_per_client, e.data.resolution) == ("shards", 5, 32)
         assert e.personalize.whom == whom
@@ -112,21 +112,21 @@ def test_cifar(name: str, clients: tuple[int, int], whom: str) -> None:
         assert (e.model.name, e.train.rounds, e.train.participation, e.train.batch) == ("cnn", 100, 0.1, 10)
         assert e.data.limit is None
         own = e.method.model_dump()
-        if want.name == "fedbasis":
+        if request.name == "fedbasis":
             assert own["bases"] == 3
-        if want.name == "l2gd":
+        if request.name == "l2gd":
             assert own["probability"] is None  # the recipe's epochs, like everybody
-        if want.name == "fedrep":
+        if request.name == "fedrep":
             assert own["head_epochs"] == 10  # Collins et al. 2021
-    methods = {want.name for want in found}
+    methods = {request.name for request in found}
     assert len(methods) == (12 if whom == "participating" else 3)
 
 
 def test_communication_and_collapse_have_forty_clients_and_random_bases() -> None:
     for name in ("communication", "collapse"):
-        for want in wants(name):
-            e, own = want.experiment, want.experiment.method.model_dump()
-            assert want.bed == "pacs"
+        for request in requests(name):
+            e, own = request.experiment, request.experiment.method.model_dump()
+            assert request.testbed == "pacs"
             assert 4 * e.data.clients == 40
             assert (own["bases"], own["init"], own["warm_start"]) == (4, "random", 0)
             assert e.model.weights is None
@@ -134,8 +134,8 @@ def test_communication_and_collapse_have_forty_clients_and_random_bases() -> Non
                 assert e.train.rounds == 1200  # 100 epochs of about 12 batches
             else:
                 assert (e.train.rounds, e.train.epochs) == (20, 5)  # 100 epochs in all
-            assert own["coordinate_descent"] == (want.name == "apart")
-    assert {want.name for want in wants("communication")} == {"every step", "every 5 epochs"}
+            assert own["coordinate_descent"] == (request.name == "apart")
+    assert {request.name for request in requests("communication")} == {"every step", "every 5 epochs"}
 
 
 def test_rates() -> None:
@@ -143,33 +143,33 @@ def test_rates() -> None:
         ("meta-rates", {"fedavg", "per-fedavg-fo", "per-fedavg-hf", "fedbasis"}),
         ("rates", {"per-fedavg-fo", "fedbasis"}),
     ):
-        found = wants(name)
-        assert {want.name for want in found} == methods
-        assert {want.bed for want in found} == {"office-home"}
-        assert {want.experiment.personalize.rates for want in found} == {(0.001, 0.005, 0.01, 0.05, 0.1)}
+        found = requests(name)
+        assert {request.name for request in found} == methods
+        assert {request.testbed for request in found} == {"office-home"}
+        assert {request.experiment.personalize.rates for request in found} == {(0.001, 0.005, 0.01, 0.05, 0.1)}
 
 
 def test_bases() -> None:
-    found = wants("bases")
-    assert {want.bed for want in found} == {"pacs", "office-home"}
-    counts = {want.name: want.experiment.method.model_dump().get("bases") for want in found}
+    found = requests("bases")
+    assert {request.testbed for request in found} == {"pacs", "office-home"}
+    counts = {request.name: request.experiment.method.model_dump().get("bases") for request in found}
     assert counts == {"1": None, "2": 2, "4": 4, "6": 6, "8": 8}  # one basis is FedAvg + FT
-    assert {want.experiment.method_name for want in found if want.name == "1"} == {"fedavg"}
-    main = {want.key for want in wants("new-clients")}
-    assert {want.name for want in found if want.key in main} == {"1", "4"}
-    assert {tuple(want.experiment.data.sizes) for want in found if want.key not in main} == {("S",)}
+    assert {request.experiment.method_name for request in found if request.name == "1"} == {"fedavg"}
+    main = {request.key for request in requests("new-clients")}
+    assert {request.name for request in found if request.key in main} == {"1", "4"}
+    assert {tuple(request.experiment.data.sizes) for request in found if request.key not in main} == {("S",)}
 
 
 def test_coefficients_pca_and_curves() -> None:
-    main = {want.key for want in wants("new-clients")}
-    assert {want.key for want in wants("coefficients")} <= main  # the main table's own runs
-    pca = {want.name: want.experiment for want in wants("pca")}
+    main = {request.key for request in requests("new-clients")}
+    assert {request.key for request in requests("coefficients")} <= main  # the main table's own runs
+    pca = {request.name: request.experiment for request in requests("pca")}
     assert 4 * pca["pca-k"].data.clients == 40
     assert pca["pca-k"].method.model_dump()["components"] == 39
     assert pca["kmeans-k"].method.model_dump()["centroids"] == 4
     assert {experiment.model.weights for experiment in pca.values()} == {None}
-    curves = {want.name: want.experiment for want in wants("curves")}
-    assert {want.bed for want in wants("curves")} == {"office-home"}
+    curves = {request.name: request.experiment for request in requests("curves")}
+    assert {request.testbed for request in requests("curves")} == {"office-home"}
     for name in ("per-fedavg-fo", "fedbasis"):
         assert curves[name].train.serve_every == 10
         assert curves[name].personalize.rates == (0.005,)
@@ -177,4 +177,4 @@ def test_coefficients_pca_and_curves() -> None:
 
 
 def test_datasets_split_and_clients_train_nothing() -> None:
-    assert [want for name in ("datasets", "split", "clients") for want in wants(name)] == []
+    assert [request for name in ("datasets", "split", "clients") for request in requests(name)] == []

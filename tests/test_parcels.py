@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from conftest import shapes_examples
-from fedbasis.engines.ray.transfer import Shelf, Slot, loaded, plain, restored, unloaded
+from fedbasis.engines.ray.transfer import ObjectCache, Placeholder, extract, from_arrays, insert, to_arrays
 from fedbasis.engines.simulation import Update
 from fedbasis.methods.base import Adaptation
 from fedbasis.networks.train import Examples, examples_of
@@ -26,8 +26,8 @@ def read_only(arrays: Any) -> Any:
 
 
 def arrived(item: Any) -> Any:
-    light, cargo = unloaded(item)
-    return loaded(light, [restored(read_only(plain(one))) for one in cargo])
+    light, objects = extract(item)
+    return insert(light, [from_arrays(read_only(to_arrays(one))) for one in objects])
 
 
 @pytest.fixture
@@ -50,9 +50,9 @@ def client(source: Any) -> Client:
 
 def test_a_new_client_arrives_with_its_pixels(mapped: Any) -> None:
     item = Serving(client(mapped), "ft", "S", Adaptation(1, 0.1), 7)
-    light, cargo = unloaded(item)
-    assert (light.client.train, light.client.val, light.client.test) == (Slot(0), Slot(1), Slot(2))
-    assert not any(isinstance(array, np.memmap) for one in cargo for array in plain(one)[:2])
+    light, objects = extract(item)
+    assert (light.client.train, light.client.val, light.client.test) == (Placeholder(0), Placeholder(1), Placeholder(2))
+    assert not any(isinstance(array, np.memmap) for one in objects for array in to_arrays(one)[:2])
     got = arrived(item)
     for name in ("train", "val", "test"):
         there, here = getattr(got.client, name), getattr(item.client, name)
@@ -101,9 +101,9 @@ def test_what_is_light_stays_as_it_is() -> None:
         numbers: dict[str, Any]
 
     for item in (Light("a", {"x": 1}), Light("b", {}), "text", {"rows": np.arange(3)}, None):
-        light, cargo = unloaded(item)
+        light, objects = extract(item)
         assert light is item
-        assert not cargo
+        assert not objects
 
 
 def test_a_shelf_puts_images_once_and_forgets_the_oldest(mapped: Any) -> None:
@@ -114,10 +114,10 @@ def test_a_shelf_puts_images_once_and_forgets_the_oldest(mapped: Any) -> None:
         return len(put)
 
     a, b, c = (images(mapped, first, first + 10) for first in (0, 10, 20))  # 480 bytes each
-    shelf = Shelf(count, limit=1000)
-    assert [shelf.sent(one) for one in (a, b, a, images(mapped, 10, 20), a)] == [1, 2, 1, 2, 1]
-    assert [shelf.sent(one) for one in (c, a, b)] == [3, 1, 4]  # b was not wanted for longest
+    cache = ObjectCache(count, limit=1000)
+    assert [cache.sent(one) for one in (a, b, a, images(mapped, 10, 20), a)] == [1, 2, 1, 2, 1]
+    assert [cache.sent(one) for one in (c, a, b)] == [3, 1, 4]  # b was not wanted for longest
     state = {"g": {"w": torch.ones(2)}}
-    assert [shelf.sent(state), shelf.sent(state)] == [5, 6]
-    tiny = Shelf(count, limit=1)
+    assert [cache.sent(state), cache.sent(state)] == [5, 6]
+    tiny = ObjectCache(count, limit=1)
     assert tiny.sent(a) == 7  # what is larger than the shelf travels all the same

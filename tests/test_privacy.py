@@ -13,7 +13,7 @@ from scipy.stats import kstest, norm
 
 from fedbasis.engines.in_process import Serial
 from fedbasis.experiment.config import parse
-from fedbasis.experiment.protection import Privacy
+from fedbasis.experiment.protection import PrivacyConfig
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Method, Sent
 from fedbasis.networks.train import Recipe
@@ -29,7 +29,9 @@ from test_methods import FIRST, VARIANTS, clients, finite, make, run_rounds, sam
 PROTECTED = [
     variant
     for variant in VARIANTS
-    if variant in FIRST and VARIANTS[variant][0] != "fedbasis" and not METHODS[VARIANTS[variant][0]].singles
+    if variant in FIRST
+    and VARIANTS[variant][0] != "fedbasis"
+    and not METHODS[VARIANTS[variant][0]].needs_single_updates
 ]
 BASIS: dict[str, Any] = {"bases": 2, "init": "random", "warm_start": 0, "aggregation": "mean"}
 
@@ -135,7 +137,7 @@ class TestEveryProtectedMethod:
         huge = {g: {n: 1e9 * torch.ones_like(t) for n, t in named.items()} for g, named in sent.tensors.items()}
         broken = {g: {n: t * float("nan") for n, t in named.items()} for g, named in sent.tensors.items()}
         made, seen = mechanism(0.0, 0.5), []
-        method.folded = lambda server, mean, seed: seen.append(mean) or server  # type: ignore[method-assign,func-returns-value]
+        method.from_average = lambda server, mean, seed: seen.append(mean) or server  # type: ignore[method-assign,func-returns-value]
         for tensors in (sent.tensors, huge, broken):
             made.aggregate(method, server, iter([("a", Sent(tensors, sent.numbers)), *rest]), 7, 0)
         made.aggregate(method, server, iter(rest), 7, 0)
@@ -195,7 +197,7 @@ class TestRounds:
     def test_epsilon_is_in_the_log_and_a_seeded_run_repeats(self, recipe: Recipe, tmp_path: Path) -> None:
         def run(name: str, secret: bool) -> tuple[State, list[dict[str, Any]]]:
             method, data = make("fedavg", recipe, rounds=2), clients(4)
-            made = Privacy(noise_multiplier=3.0, noise_seed="secret" if secret else "run").mechanism(4, 2)
+            made = PrivacyConfig(noise_multiplier=3.0, noise_seed="secret" if secret else "run").mechanism(4, 2)
             run = Run(tmp_path / name)
             run.folder.mkdir()
             server = train(

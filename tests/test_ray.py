@@ -17,20 +17,20 @@ from typing import Any, cast
 
 import pytest
 
-from fedbasis.engines.base import Desk, Job, Result, Workers
-from fedbasis.engines.in_process import Here
+from fedbasis.engines.base import Result, WorkerContext, Workers, WorkFunction
+from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.pool import WorkerError
-from fedbasis.engines.ray import Cluster, Worker
+from fedbasis.engines.ray import Cluster, RayWorker
 from fedbasis.engines.ray import connection as ray_connection
-from fedbasis.engines.ray.connection import Connection, Crew, crew_of, library
-from fedbasis.engines.ray.transfer import Shelf
-from fedbasis.engines.simulation import Federation
+from fedbasis.engines.ray.connection import Placement, RayConnection, library, placement_of
+from fedbasis.engines.ray.transfer import ObjectCache
+from fedbasis.engines.simulation import Simulation
 from fedbasis.experiment import Observer, Prepared, execute, prepare
 from fedbasis.experiment.config import Experiment, parse
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Method
 from fedbasis.networks.train import Recipe
-from fedbasis.serving.evaluation import Plan, evaluate
+from fedbasis.serving.evaluation import EvaluationPlan, evaluate
 from fedbasis.tensors.packed import packed
 from fedbasis.tensors.params import State
 from fedbasis.training.runs import Run, read_lines
@@ -42,16 +42,16 @@ if importlib.util.find_spec("ray") is None:  # importing it here would be too ea
 
 
 @dataclass(frozen=True)
-class Work:
+class LocalWork:
     """A job of any method."""
 
     method: Method
-    job: Job
+    job: WorkFunction
     item: Any
 
 
-def work(_: Desk, shared: State, item: Work) -> Result:
-    return item.job(Desk(item.method), shared, item.item)
+def work(_: WorkerContext, shared: State, item: LocalWork) -> Result:
+    return item.job(WorkerContext(item.method), shared, item.item)
 
 
 class Lent:
@@ -62,14 +62,14 @@ class Lent:
     def __init__(self, cluster: Cluster, method: Method) -> None:
         self._cluster, self._method = cluster, method
 
-    def run(self, job: Job, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
-        return self._cluster.run(work, shared, [Work(self._method, job, item) for item in items], names)
+    def run(self, job: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
+        return self._cluster.run(work, shared, [LocalWork(self._method, job, item) for item in items], names)
 
     def close(self) -> None:
         self._cluster.close()
 
 
-def misbehave(desk: Desk, shared: State, item: str) -> Result:
+def misbehave(worker: WorkerContext, shared: State, item: str) -> Result:
     if item == "wrong":
         raise InputError("The item must be good, but it is not.")
     if item == "bug":
@@ -101,12 +101,12 @@ def children() -> set[int]:
 
 
 @pytest.fixture(scope="module")
-def connection() -> Iterator[Connection]:
+def connection() -> Iterator[RayConnection]:
     """A cluster of this machine, with CPUs for all that are tried at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # workers import this file too
-        made = Connection(cpus=8)
+        made = RayConnection(cpus=8)
     session = Path(made.ray.get_runtime_context().worker.node.get_session_dir_path())
     started = children()
     assert session.is_dir()
@@ -120,7 +120,7 @@ def connection() -> Iterator[Connection]:
 
 
 @pytest.fixture(scope="module")
-def two(connection: Connection, recipe: Recipe) -> Iterator[Cluster]:
+def two(connection: RayConnection, recipe: Recipe) -> Iterator[Cluster]:
     made = Cluster(make("fedavg", recipe), 2, 1, "cpu")
     yield made
     made.close()
@@ -128,16 +128,16 @@ def two(connection: Connection, recipe: Recipe) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def one(connection: Connection, recipe: Recipe) -> Iterator[Cluster]:
+def one(connection: RayConnection, recipe: Recipe) -> Iterator[Cluster]:
     made = Cluster(make("fedavg", recipe), 1, 1, "cpu")
     yield made
     made.close()
 
 
-def train(workers: Any, method: Method, kill: Callable[[int], None] = lambda number: None) -> tuple[State, Federation]:
+def train(workers: Any, method: Method, kill: Callable[[int], None] = lambda number: None) -> tuple[State, Simulation]:
     """Two rounds: in the first one clients begin to keep something, in the second they use it."""
     data = clients()
-    engine, server = Federation(workers, data, seed=7), method.init(7)
+    engine, server = Simulation(workers, data, seed=7), method.init(7)
     for number in range(2):
         updates = engine.map(server, list(data), number)
         first = next(updates)
@@ -146,8 +146,8 @@ def train(workers: Any, method: Method, kill: Callable[[int], None] = lambda num
     return server, engine
 
 
-def alike(one: tuple[State, Federation], other: tuple[State, Federation]) -> bool:
-    kept, again = one[1].kept, other[1].kept
+def alike(one: tuple[State, Simulation], other: tuple[State, Simulation]) -> bool:
+    kept, again = one[1].states, other[1].states
     return same(one[0], other[0]) and set(kept) == set(again) and all(same(kept[name], again[name]) for name in kept)
 
 
@@ -158,9 +158,9 @@ class TestSameBits:
         keeping = 0
         for variant in variants.values():
             method = make(variant, replace(recipe, epochs=1))
-            here, there = train(Here(method), method), train(Lent(two, method), method)
+            here, there = train(InProcess(method), method), train(Lent(two, method), method)
             assert alike(here, there), variant
-            keeping += len(here[1].kept) > 0
+            keeping += len(here[1].states) > 0
         assert keeping > 5
 
     def test_with_one_worker_that_is_killed(self, one: Cluster, recipe: Recipe) -> None:
@@ -168,24 +168,24 @@ class TestSameBits:
 
         def kill(number: int) -> None:
             if number == 1:
-                killed.append(one._crew[0].actor)
+                killed.append(one._workers[0].actor)
                 one._ray.kill(killed[0])
 
-        assert alike(train(Here(method), method), train(Lent(one, method), method, kill))
-        assert one._crew[0].actor is not killed[0]
+        assert alike(train(InProcess(method), method), train(Lent(one, method), method, kill))
+        assert one._workers[0].actor is not killed[0]
 
     def test_with_two_workers_of_whom_one_is_killed(self, two: Cluster, recipe: Recipe) -> None:
         method = make("ditto", recipe)
         list(two.run(misbehave, {}, ["", ""], "ab"))  # they are there now, if they were not before
-        before = [hand.actor for hand in two._crew]
+        before = [hand.actor for hand in two._workers]
 
         def kill(number: int) -> None:
             if number == 0:
                 two._ray.kill(before[1])
 
-        assert alike(train(Here(method), method), train(Lent(two, method), method, kill))
-        assert two._crew[0].actor is before[0]
-        assert two._crew[1].actor is not before[1]
+        assert alike(train(InProcess(method), method), train(Lent(two, method), method, kill))
+        assert two._workers[0].actor is before[0]
+        assert two._workers[1].actor is not before[1]
 
 
 def experiment(dataset: Path, engine: str) -> Experiment:
@@ -215,7 +215,7 @@ def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_evaluation_is_the_same_and_shared_images_travel_once(two: Cluster, serial: tuple[Prepared, Run]) -> None:
     method, new = serial[0].method, serial[0].new
-    plan = Plan(("none", "lp", "ft"), ("S", "M"), (0.05,), Adaptation(epochs=2, rate=0.05))
+    plan = EvaluationPlan(("none", "lp", "ft"), ("S", "M"), (0.05,), Adaptation(epochs=2, rate=0.05))
     server = method.published(method.init(7))
     put: list[Any] = []
 
@@ -224,15 +224,15 @@ def test_evaluation_is_the_same_and_shared_images_travel_once(two: Cluster, seri
         return two._ray.put(arrays)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(two, "_shelf", Shelf(counted))
+        patch.setattr(two, "_object_cache", ObjectCache(counted))
         got = evaluate(cast(Workers, Lent(two, method)), server, new, plan, 7)
-    assert timeless(got) == timeless(evaluate(Here(method), server, new, plan, 7))
+    assert timeless(got) == timeless(evaluate(InProcess(method), server, new, plan, 7))
     domains = {client.domain for client in new.values()}
     assert len(put) == len(new) + 2 * len(domains)  # every client's own images, and each domain's val and test
 
 
 def test_a_run_that_is_stopped_and_goes_on(
-    connection: Connection, serial: tuple[Prepared, Run], dataset: Path, tmp_path: Path
+    connection: RayConnection, serial: tuple[Prepared, Run], dataset: Path, tmp_path: Path
 ) -> None:
     class Stop(Observer):
         def round(self, record: dict[str, Any]) -> None:
@@ -267,7 +267,7 @@ class TestErrors:
             list(one.run(misbehave, {}, ["", "wrong"], "ab"))
 
     def test_any_other_error_says_where_it_was(self, recipe: Recipe) -> None:
-        answer, tensors = Worker(make("fedavg", recipe), "cpu", 1).do(misbehave, 1, packed({}), "bug")
+        answer, tensors = RayWorker(make("fedavg", recipe), "cpu", 1).do(misbehave, 1, packed({}), "bug")
         assert isinstance(answer, WorkerError)
         assert re.search(r"KeyError\('a bug in a job'\)(.|\n)*in misbehave", str(answer))
         assert tensors is None
@@ -283,17 +283,17 @@ class TestErrors:
         monkeypatch.setenv("RAY_ADDRESS", address)
         monkeypatch.setattr(ray_connection, "_running", lambda: False)
         with pytest.raises(InputError, match=f"RAY_ADDRESS must be .* but {address} is not"):
-            Connection(1)
+            RayConnection(1)
 
 
 class TestCrew:
     def test_fills_the_cluster_or_is_what_was_asked_for(self) -> None:
-        assert crew_of({"CPU": 9}, None, 2, "auto") == Crew(4, 2, 0.0, "cpu")
-        assert crew_of({"CPU": 9}, 3, 2, "cpu") == Crew(3, 2, 0.0, "cpu")
-        assert crew_of({"CPU": 64, "GPU": 3}, None, 1, "auto") == Crew(6, 1, 0.5, "cuda")
-        assert crew_of({"CPU": 64, "GPU": 2}, 3, 1, "cuda") == Crew(3, 1, 0.5, "cuda")
-        assert crew_of({"CPU": 64, "GPU": 4}, 2, 1, "cuda") == Crew(2, 1, 1.0, "cuda")
-        assert crew_of({"CPU": 64, "GPU": 4}, None, 1, "cpu") == Crew(64, 1, 0.0, "cpu")
+        assert placement_of({"CPU": 9}, None, 2, "auto") == Placement(4, 2, 0.0, "cpu")
+        assert placement_of({"CPU": 9}, 3, 2, "cpu") == Placement(3, 2, 0.0, "cpu")
+        assert placement_of({"CPU": 64, "GPU": 3}, None, 1, "auto") == Placement(6, 1, 0.5, "cuda")
+        assert placement_of({"CPU": 64, "GPU": 2}, 3, 1, "cuda") == Placement(3, 1, 0.5, "cuda")
+        assert placement_of({"CPU": 64, "GPU": 4}, 2, 1, "cuda") == Placement(2, 1, 1.0, "cuda")
+        assert placement_of({"CPU": 64, "GPU": 4}, None, 1, "cpu") == Placement(64, 1, 0.0, "cpu")
 
     @pytest.mark.parametrize(
         ("resources", "workers", "threads", "device", "message"),
@@ -308,4 +308,4 @@ class TestCrew:
         self, resources: dict[str, float], workers: int | None, threads: int, device: str, message: str
     ) -> None:
         with pytest.raises(InputError, match=message):
-            crew_of(resources, workers, threads, device)
+            placement_of(resources, workers, threads, device)

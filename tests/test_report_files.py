@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fedbasis.report import write_files, write_report
-from fedbasis.report.chapter import Figure, Section
+from fedbasis.report.chapter import Chapter, ReportFigure
 from fedbasis.report.figures import Line, curves
 from fedbasis.report.svg import INK, NAMESPACE, Sheet, drawn, style
 from fedbasis.report.tables import NOTHING, Cell, Grid
@@ -44,7 +44,7 @@ def plain(text: str) -> str:
 
 
 def test_every_format_says_the_same(tmp_path: Path, svg: str) -> None:
-    section = Section("new-clients", "Title", tables=[GRID], figures=[Figure("curve", "A curve", svg)])
+    section = Chapter("new-clients", "Title", tables=[GRID], figures=[ReportFigure("curve", "A curve", svg)])
     written = write_files([section], tmp_path)
     names = ["figures/curve.svg", *(f"tables/new-clients.{ending}" for ending in ("csv", "md", "tex"))]
     assert sorted(str(path.relative_to(tmp_path)) for path in written) == names
@@ -70,7 +70,7 @@ def test_every_format_says_the_same(tmp_path: Path, svg: str) -> None:
 
 
 def test_several_tables_are_numbered_and_the_same_bytes_come_out(tmp_path: Path) -> None:
-    section = Section("all", "Title", tables=[GRID, GRID])
+    section = Chapter("all", "Title", tables=[GRID, GRID])
     once = {path.name: path.read_bytes() for path in write_files([section], tmp_path / "one")}
     again = {path.name: path.read_bytes() for path in write_files([section], tmp_path / "two")}
     assert once == again
@@ -80,7 +80,7 @@ def test_several_tables_are_numbered_and_the_same_bytes_come_out(tmp_path: Path)
 def test_a_figure_stands_alone(tmp_path: Path, svg: str) -> None:
     inline = str(Sheet().place(svg, "for a page"))
     for name, text in (("raw", svg), ("inline", inline)):
-        (path,) = write_files([Section("a", "A", figures=[Figure(name, "", text)])], tmp_path)
+        (path,) = write_files([Chapter("a", "A", figures=[ReportFigure(name, "", text)])], tmp_path)
         root = ElementTree.parse(path).getroot()
         assert root.tag == f"{{{NAMESPACE}}}svg"
         assert (root.get("width", ""), root.get("color")) == (f"{root.get('viewBox', '').split()[2]}pt", "#1c2128")
@@ -94,15 +94,15 @@ def test_a_figure_stands_alone(tmp_path: Path, svg: str) -> None:
 def test_names_must_be_names_and_differ(tmp_path: Path, svg: str) -> None:
     for bad in ("../up", "a/b", "", "a b"):
         with pytest.raises(InputError, match="needs a name of its own"):
-            write_files([Section(bad, "A", tables=[GRID])], tmp_path / "out")
+            write_files([Chapter(bad, "A", tables=[GRID])], tmp_path / "out")
     with pytest.raises(InputError, match="twice"):
-        write_files([Section("a", "A", tables=[GRID]), Section("a", "B", tables=[GRID])], tmp_path / "out")
+        write_files([Chapter("a", "A", tables=[GRID]), Chapter("a", "B", tables=[GRID])], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_sections_open_the_page(tmp_path: Path, svg: str) -> None:
-    figures = [Figure("one", "First <caption>", svg), Figure("two", "Second", str(Sheet().place(svg, "x")))]
-    section = Section("s", "What <b>it</b> shows", ["A & B."], [GRID], figures)
+    figures = [ReportFigure("one", "First <caption>", svg), ReportFigure("two", "Second", str(Sheet().place(svg, "x")))]
+    section = Chapter("s", "What <b>it</b> shows", ["A & B."], [GRID], figures)
     write_report([make_run(tmp_path / "fedavg-a", "fedavg", FEDAVG)], tmp_path / "page.html", [section])
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert text.index("What &lt;b&gt;it&lt;/b&gt; shows</h2>") < text.index('<h2 id="results"')

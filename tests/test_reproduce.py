@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from fedbasis.cli import app
 from fedbasis.experiment import Observer, Prepared
 from fedbasis.experiment import jobs as jobs_module
-from fedbasis.experiment.jobs import Job, carry_out
+from fedbasis.experiment.jobs import RunJob, carry_out
 from fedbasis.studies import STUDIES, studies
 from fedbasis.studies.base import Setup
 from fedbasis.studies.plan import passes, plan
@@ -83,9 +83,9 @@ def test_the_page_of_text_shows_every_table_and_figure_and_how_it_was_made(every
         assert path.read_text().strip() in page
     runs = [line.split(" | ") for line in page.splitlines() if line.startswith("| fed")]
     borrowed = {cells[0].strip("| "): cells[3].removeprefix("as ") for cells in runs if cells[3].startswith("as ")}
-    for run, lender in borrowed.items():
+    for run, donor in borrowed.items():
         assert (out / "runs" / run / "metrics.jsonl").read_text() == (
-            out / "runs" / lender / "metrics.jsonl"
+            out / "runs" / donor / "metrics.jsonl"
         ).read_text()
     assert borrowed
 
@@ -220,16 +220,16 @@ def test_every_table_at_the_cpu_scale_takes_at_most_ninety_minutes_on_two_cores(
     for study in STUDIES.values():
         seen, seconds = set(), 0.0
         for item in plan([study], setup):
-            speed = 1250 if item.want.bed == "pacs" else 540
-            seconds += passes(item.experiment).seconds(speed, item.alike in seen)
-            seen.add(item.alike)
+            speed = 1250 if item.request.testbed == "pacs" else 540
+            seconds += passes(item.experiment).seconds(speed, item.training_key in seen)
+            seen.add(item.training_key)
         assert seconds / 2 / 60 <= 90, study.name
 
 
 @pytest.mark.parametrize("scale", ["smoke", "cpu"])
 def test_everybody_trains_for_the_scales_own_epochs(scale: str) -> None:
     setup = Setup(SCALES[scale], strict=False)
-    found = {item.want.name: item.experiment for item in plan(studies(["cifar-participating", "table-2"]), setup)}
+    found = {item.request.name: item.experiment for item in plan(studies(["cifar-participating", "table-2"]), setup)}
     assert found["fedrep"].method.model_dump()["head_epochs"] == found["fedrep"].train.epochs
     assert found["l2gd"].method.model_dump()["probability"] is None
 
@@ -272,11 +272,11 @@ def test_killed_at_any_moment_it_goes_on_and_ends_the_same(tmp_path: Path) -> No
 def test_a_run_that_fails_stops_no_other_and_leaves_its_cells_empty(tmp_path: Path) -> None:
     setup, chosen = Setup(SCALES["smoke"], methods=("fedavg", "fedbasis")), studies(["cifar-new"])
     items = plan(chosen, setup)
-    lost = replace(items[0].want, raw={**items[0].want.raw, "data": {"source": str(tmp_path / "nowhere")}})
+    lost = replace(items[0].request, raw={**items[0].request.raw, "data": {"source": str(tmp_path / "nowhere")}})
     ended: list[int] = []
-    done = carry_out_plan([replace(items[0], want=lost), items[1]], tmp_path, 1, lambda *_: Observer(), ended.append)
+    done = carry_out_plan([replace(items[0], request=lost), items[1]], tmp_path, 1, lambda *_: Observer(), ended.append)
     assert ended == [0, 1]
-    assert [item.want.name for item, _ in done.failed] == ["fedavg"]
+    assert [item.request.name for item, _ in done.failed] == ["fedavg"]
     assert "nowhere" in str(done.failed[0][1])
     (section,) = write_all(chosen, setup, done, tmp_path, "fedbasis reproduce")
     assert [name.text for name, _ in section.tables[0].rows] == ["FedBasis"]
@@ -302,8 +302,10 @@ def test_whatever_happens_to_a_job_is_its_own_failure(
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))  # where the processes find the traps
     experiment = next(iter(plan(studies(["cifar-new"]), Setup(SCALES["smoke"])))).experiment
-    afters = [*(f"test_reproduce:{trap.__name__}" for trap in traps), "", ""]
-    jobs = [Job(experiment.model_copy(update={"seed": seed}), after=after) for seed, after in enumerate(afters)]
+    post_steps = [*(f"test_reproduce:{trap.__name__}" for trap in traps), "", ""]
+    jobs = [
+        RunJob(experiment.model_copy(update={"seed": seed}), post_step=after) for seed, after in enumerate(post_steps)
+    ]
     results = dict(carry_out(jobs, tmp_path, [Observer()] * len(jobs), at_once))
     assert sorted(results) == list(range(len(jobs)))
     for number, sentence in enumerate(traps.values()):
@@ -317,7 +319,7 @@ def test_whatever_happens_to_a_job_is_its_own_failure(
 
 def test_jobs_that_train_alike_wait_for_each_other() -> None:
     experiment = next(iter(plan(studies(["cifar-new"]), Setup(SCALES["smoke"])))).experiment
-    jobs = [Job(experiment, alike) for alike in ("a", "a", "b", "", "")]
+    jobs = [RunJob(experiment, training_key) for training_key in ("a", "a", "b", "", "")]
     chosen = vars(jobs_module)["_next"]
     assert chosen(jobs, [0, 1, 2, 3, 4], []) == 0
     assert chosen(jobs, [1, 2, 3, 4], [0]) == 2

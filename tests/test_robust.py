@@ -18,7 +18,7 @@ from fedbasis.methods.fedbasis.robust import OrderedBases
 from fedbasis.networks.train import Recipe
 from fedbasis.tensors.averaging import Averaging, OrderedMean, middle
 from fedbasis.tensors.params import State
-from fedbasis.training.clipping import clipped, clipped_stream, differences
+from fedbasis.training.clipping import clip_updates, clipped, differences
 from pflbed.errors import InputError
 from test_methods import FIRST, HOLDS, VARIANTS, clients, clone, finite, make, run_rounds, same
 
@@ -110,7 +110,7 @@ class TestMeans:
         whole = averaged()
         assert whole["w"].shape == (3, 11)
         assert whole["none"].shape == (0,)
-        monkeypatch.setattr("fedbasis.tensors.averaging.NUMBERS", 20)
+        monkeypatch.setattr("fedbasis.tensors.averaging.CHUNK_NUMBERS", 20)
         assert torch.equal(averaged()["w"], whole["w"])
 
     def test_nothing_and_misfits_are_refused(self) -> None:
@@ -123,9 +123,9 @@ class TestMeans:
 
     def test_single_models_are_brought_into_range(self) -> None:
         models = [{"w": torch.tensor([float(i), -float(i)])} for i in (0, 1, 2, 3, 1000)]
-        bounded = [model["w"].tolist() for model in Averaging("trimmed", 0.2).within(models)]
+        bounded = [model["w"].tolist() for model in Averaging("trimmed", 0.2).clamp_models(models)]
         assert bounded == [[1, -1], [1, -1], [2, -2], [3, -3], [3, -3]]
-        assert Averaging().within(models) is models
+        assert Averaging().clamp_models(models) is models
 
 
 class TestClipping:
@@ -151,9 +151,9 @@ class TestEveryMethod:
         server, updates = a_round(variant, recipe)
         plain = make(variant, recipe, rounds=3).aggregate(server, iter(updates), 7)
         far = with_(Averaging(clip=1e12), variant, recipe)
-        assert same(plain, far.aggregate(server, clipped_stream(far, server, iter(updates)), 7))
+        assert same(plain, far.aggregate(server, clip_updates(far, server, iter(updates)), 7))
         near = with_(Averaging(clip=1e-2), variant, recipe)
-        for client, sent in clipped_stream(near, server, iter(updates)):
+        for client, sent in clip_updates(near, server, iter(updates)):
             moved = differences(sent.tensors, near.reference(server, client, sent.tensors))
             length = sum(float(t.square().sum()) for named in moved.values() for t in named.values()) ** 0.5
             assert length <= 1.01e-2
@@ -300,6 +300,6 @@ def test_a_stream_stays_a_stream(recipe: Recipe) -> None:
             asked.append(client)
             yield client, sent
 
-    got = iter(clipped_stream(with_(Averaging(clip=1.0), "fedavg", recipe), server, stream()))
+    got = iter(clip_updates(with_(Averaging(clip=1.0), "fedavg", recipe), server, stream()))
     next(got)
     assert asked == [updates[0][0]]

@@ -12,7 +12,7 @@ import torch
 import pflbed
 from fedbasis.experiment import Prepared, execute, prepare
 from fedbasis.experiment.config import parse
-from fedbasis.experiment.reuse import lend
+from fedbasis.experiment.reuse import reuse_training
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Context
 from fedbasis.networks.train import examples_of, predict
@@ -128,21 +128,21 @@ def test_a_limit_takes_as_many_of_every_class_and_changes_the_run(dataset: Path,
 @pytest.mark.parametrize("method", ["fedavg", "fedbasis", "fedbn"])
 def test_a_lent_training_ends_with_the_bits_of_ones_own(dataset: Path, tmp_path: Path, method: str) -> None:
     settings = {"fedbasis": {"bases": 2, "warm_start": 0.5}}.get(method, {})
-    lender, other = (
+    donor, other = (
         prepare(parse(raw(dataset, method, method=settings, personalize=p))) for p in ({"epochs": 1}, {"rates": [0.02]})
     )
-    assert lender.training_digest == other.training_digest
-    assert lender.run(tmp_path) != other.run(tmp_path)
-    execute(lender, tmp_path / "lent")
-    found = lend(other, tmp_path / "lent")
+    assert donor.training_digest == other.training_digest
+    assert donor.run(tmp_path) != other.run(tmp_path)
+    execute(donor, tmp_path / "lent")
+    found = reuse_training(other, tmp_path / "lent")
     assert found is not None
-    assert found.folder == lender.run(tmp_path / "lent").folder
+    assert found.folder == donor.run(tmp_path / "lent").folder
     lent, own = execute(other, tmp_path / "lent"), execute(other, tmp_path / "own")
     for name in CHOICES:
         assert [r[name] for r in read_lines(lent.evaluation)] == [r[name] for r in read_lines(own.evaluation)]
     assert (lent.bases / "card.json").read_bytes() == (own.bases / "card.json").read_bytes()
     another = prepare(parse(raw(dataset, method, method=settings, train={"rounds": 3})))
-    assert lend(another, tmp_path / "lent") is None
+    assert reuse_training(another, tmp_path / "lent") is None
 
 
 def test_what_clients_keep_is_not_lent(dataset: Path, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_what_clients_keep_is_not_lent(dataset: Path, tmp_path: Path) -> None:
     execute(plain, tmp_path)
     kept = prepare(parse(raw(dataset, "ditto", personalize={"whom": "participating", "ways": ["kept"]})))
     assert kept.training_digest == plain.training_digest
-    assert lend(kept, tmp_path) is None
+    assert reuse_training(kept, tmp_path) is None
 
 
 def test_a_curve_of_clients_that_took_part_ends_where_their_results_are(dataset: Path, tmp_path: Path) -> None:

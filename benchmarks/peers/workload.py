@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbasis.engines.choice import Machine, workers_for
-from fedbasis.engines.simulation import Federation
+from fedbasis.engines.simulation import Simulation
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Task
 from fedbasis.networks.models import Network
@@ -78,7 +78,7 @@ def ours(workload: Workload, turns: Turns) -> None:
         tempfile.TemporaryDirectory() as folder,
         workers_for(method, Machine(workers=workload.cores, device="cpu")) as workers,
     ):
-        federation = Federation(workers, workload.images, 0)
+        federation = Simulation(workers, workload.images, 0)
         turns.begin()
         train(
             method, federation, list(workload.images), 0, Run(Path(folder)), participation=SAMPLED, on_round=turns.next

@@ -368,7 +368,7 @@ class TestFedEM:
         average, _, log = run_rounds(method_of("fedavg", task), clients())
         server, engine, mine = run_rounds(method_of("fedem", task, components=1), clients())
         assert same({"component_0": average[MODEL]}, server)
-        assert all(torch.equal(kept["mixture"]["pi"], torch.ones(1)) for kept in engine.kept.values())
+        assert all(torch.equal(kept["mixture"]["pi"], torch.ones(1)) for kept in engine.states.values())
         for one, other in zip(log, mine, strict=True):
             for client in one:
                 assert one[client].numbers["loss"] == pytest.approx(other[client].numbers["loss"], rel=1e-5)

@@ -102,7 +102,7 @@ class TestJoint:
 
         from fedbasis.methods.fedbasis import coefficients
         from fedbasis.methods.fedbasis.bases import BasisSet
-        from fedbasis.methods.fedbasis.learning import CoefficientSettings, Work, train_bases
+        from fedbasis.methods.fedbasis.learning import CoefficientSettings, LocalWork, train_bases
         from fedbasis.networks.train import Preprocessing
         from fedbasis.tensors.seeding import torch_generator
 
@@ -121,7 +121,7 @@ class TestJoint:
         )
         nn.functional.cross_entropy(logits, data.labels).backward()  # type: ignore[no-untyped-call]
         _, trained = train_bases(
-            Work(network.workspace(), data, recipe),
+            LocalWork(network.workspace(), data, recipe),
             bases, psi, 0.5, torch_generator("o"), False, "sgd",
             CoefficientSettings("sgd", 0.2),
         )  # fmt: skip
@@ -163,7 +163,7 @@ def test_communicating_every_step_makes_one_step_a_round_and_keeps_psi(recipe: R
     module.load_state_dict(method.init(7)["model"], strict=False)
     assert set(sent.tensors) == {"model"}
     bases, engine, _ = run_rounds(method, clients())
-    assert all(state["coefficients"]["psi"].abs().max() > 0 for state in engine.kept.values())
+    assert all(state["coefficients"]["psi"].abs().max() > 0 for state in engine.states.values())
     context = Context(7, "c", model, 3, lambda *_: steps.append(1))
     before = {"coefficients": {"psi": torch.full((4, 2), 0.25)}}
     _, after = method.client_update(bases, before, shapes_examples(24), context)

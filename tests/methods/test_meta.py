@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from conftest import shapes_examples
-from fedbasis.engines.client_state import Kept
+from fedbasis.engines.client_state import ClientStates
 from fedbasis.engines.in_process import Serial
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context, Method, Task
@@ -111,14 +111,14 @@ def stream(context: Context, data: Examples, batch: int, epochs: int, purpose: s
 
 def rounds_of(
     method: Method, data: dict[str, Examples], rounds: int, server: State | None = None
-) -> Iterator[tuple[State, Kept]]:
+) -> Iterator[tuple[State, ClientStates]]:
     engine, server = Serial(method, data, seed=7), server or method.init(7)
     for number in range(rounds):
         server = method.aggregate(server, engine.map(server, list(data), number), 7)
-        yield server, engine.kept
+        yield server, engine.states
 
 
-def last_of(method: Method, data: dict[str, Examples], rounds: int) -> tuple[State, Kept]:
+def last_of(method: Method, data: dict[str, Examples], rounds: int) -> tuple[State, ClientStates]:
     return list(rounds_of(method, data, rounds))[-1]
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from conftest import shapes_examples
-from fedbasis.engines.client_state import Kept
+from fedbasis.engines.client_state import ClientStates
 from fedbasis.engines.in_process import Serial
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context, Method, Sent, Task
@@ -37,7 +37,7 @@ def build(name: str, task: Task, **settings: Any) -> Method:
 
 def run(
     method: Method, data: dict[str, Examples], rounds: Sequence[Sequence[str]]
-) -> tuple[State, Kept, list[dict[str, Sent]]]:
+) -> tuple[State, ClientStates, list[dict[str, Sent]]]:
     """Let the named clients take part, round by round; return the server, what clients keep, and all they sent."""
     engine, server, log = Serial(method, data, SEED), method.init(SEED), []
     for number, chosen in enumerate(rounds):
@@ -50,7 +50,7 @@ def run(
 
         server = method.aggregate(server, stream(), SEED)
         log.append(seen)
-    return server, engine.kept, log
+    return server, engine.states, log
 
 
 def equal(one: Tensors, other: Tensors) -> bool:

@@ -193,7 +193,7 @@ class TestFedMTL:
         assert set(received) == {"pull", "relations"}
         assert set(received["pull"]) == task.parameters
         assert received["relations"]["own"].numel() == 1
-        kept = engine.kept[client]
+        kept = engine.states[client]
         assert equal(kept["model"], server[f"client/{client}"])
         sent, after = method.client_update(received, kept, DATA[client], context_of(task, client, 2))
         wanted = one_step(task, kept["model"], DATA[client], penalty)
@@ -209,7 +209,7 @@ class TestFedMTL:
         states, engine, _ = train(mtl(task, l1=0.0, l2=0.0), [NAMES] * 3)
         for name, model in alone(task, 3).items():
             assert equal(states[-1][f"client/{name}"], model)
-            assert equal(engine.kept[name]["model"], model)
+            assert equal(engine.states[name]["model"], model)
 
     def test_relations_draw_the_models_together(self) -> None:
         task = task_of("none", epochs=3)
@@ -361,7 +361,7 @@ class TestFedAMP:
         task = task_of(batch=64, momentum=0.0)
         method = amp(task, lam=2.0, alpha=4.0, sigma=20.0, start=start)
         states, engine, _ = train(method, [NAMES] * 2)
-        received, kept = method.broadcast(states[-1], NAMES[2]), engine.kept[NAMES[2]]
+        received, kept = method.broadcast(states[-1], NAMES[2]), engine.states[NAMES[2]]
         u = parameters(task, received["model"])
         begin = kept["model"] if start == "own" else received["model"]
         wanted = one_step(task, begin, DATA[NAMES[2]], lambda w: 2.0 / (2 * 4.0) * (w - u).square().sum())
@@ -443,7 +443,7 @@ class TestFedFomo:
         states, engine, _ = train(method, [NAMES] * 2)
         both = 0
         for client in NAMES:
-            kept, data = engine.kept[client], DATA[client]
+            kept, data = engine.states[client], DATA[client]
             rows, rest = held_rows(client, len(data)), rest_rows(client, len(data))
             others = [name for name in NAMES if name != client]
             table = [kept["model"]] + [states[-1][f"client/{name}"] for name in others]
@@ -475,7 +475,7 @@ class TestFedFomo:
         local_sgd(context.model, part(data, rest), task.recipe, context.generator("batches"))
         assert equal(log[0][client].tensors["model"], context.model.tensors())
         assert log[0][client].tensors["affinity"]["weights"].numel() == 0
-        assert equal(engine.kept[client]["previous"], task.initial(SEED))
+        assert equal(engine.states[client]["previous"], task.initial(SEED))
 
     def test_only_ones_own_model_means_to_stay(self) -> None:
         task = task_of()
@@ -493,7 +493,7 @@ class TestFedFomo:
             local_sgd(context.model, rest, task.recipe, context.generator("batches"))
             own = context.model.tensors()
             assert equal(log[number][NAMES[0]].tensors["model"], own)
-        assert set(engine.kept[NAMES[0]]) == {"model"}
+        assert set(engine.states[NAMES[0]]) == {"model"}
 
     def test_ones_own_training_counts_like_a_download(self) -> None:
         """It is compared with the model before it, as the authors do: kept if it helped, taken back if it did not."""

@@ -111,7 +111,7 @@ class _RunObserver(Observer):
             self._say(f"new clients {done:>4}/{total}  {self._clock.left(done, total)}")
 
 
-class Share(Observer):
+class ProgressShare(Observer):
     """Tell which share of a run is done; training and serving count half each."""
 
     def __init__(self, moved: Callable[[float], None]) -> None:

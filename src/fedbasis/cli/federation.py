@@ -13,7 +13,7 @@ from pflbed.errors import InputError
 from pflbed.terminal import writable
 
 if TYPE_CHECKING:
-    from fedbasis.flower.project import Entry, Project
+    from fedbasis.flower.project import NodeEntry, Project
 
 console = Console(emoji=False)
 federation = typer.Typer(
@@ -81,7 +81,7 @@ def up(
 
     Over TLS, with a key for every node. The same command goes on where it stopped.
     """
-    from fedbasis.cli.federation_progress import Progress
+    from fedbasis.cli.federation_progress import FederationProgress
     from fedbasis.flower.deployment import Deployment
     from fedbasis.flower.project import Project
 
@@ -92,7 +92,7 @@ def up(
     if all(plan.run(out).done for plan in plans):
         _say("All runs are done: " + ", ".join(str(plan.run(out).folder) for plan in plans))
         return
-    with Progress(console, plans, out) as progress, Deployment(project, insecure, port) as deployment:
+    with FederationProgress(console, plans, out) as progress, Deployment(project, insecure, port) as deployment:
         deployment.register(chosen)
         for node in chosen:
             deployment.start_node(node)
@@ -136,7 +136,7 @@ def personalize(
         raise InputError(f"Every node must learn a model, but {failed[0][0]} did not: {failed[0][1]}")
 
 
-def _entries(project: "Project", new: bool, names: list[str] | None = None) -> "list[Entry]":
+def _entries(project: "Project", new: bool, names: list[str] | None = None) -> "list[NodeEntry]":
     entries = project.nodes()
     if names:
         if unknown := sorted(set(names) - {entry.name for entry in entries}):

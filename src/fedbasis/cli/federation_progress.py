@@ -7,18 +7,18 @@ from types import TracebackType
 from rich.console import Console
 
 from fedbasis.cli.display import Live
-from fedbasis.flower.settings import Plan
+from fedbasis.flower.settings import FederatedRun
 from fedbasis.training.runs import read_lines
 
 
-class Progress:
+class FederationProgress:
     """Look into run folders now and then, and say what is new."""
 
-    def __init__(self, console: Console, plans: Sequence[Plan], out: Path) -> None:
+    def __init__(self, console: Console, plans: Sequence[FederatedRun], out: Path) -> None:
         self._live, self._out = Live(console), out
         self._plans, self._seen = plans, dict.fromkeys((plan.name for plan in plans), 0)
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "FederationProgress":
         self._live.__enter__()
         self._observers = {plan.name: self._live.observer(plan.experiment.method_name) for plan in self._plans}
         for plan in self._plans:

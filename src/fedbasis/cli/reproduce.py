@@ -76,7 +76,7 @@ def reproduce(
     with _Progress(items, seconds) as progress:
         done = carry_out_plan(items, out, jobs, progress.observer, progress.ended)
     for item, error in done.failed:
-        name = f"[red]{item.want.name} on {item.want.bed}, seed {item.want.seed}:[/red]"
+        name = f"[red]{item.request.name} on {item.request.testbed}, seed {item.request.seed}:[/red]"
         console.print(f"{name} {escape(str(error))}", soft_wrap=True)
     if items and not done.runs:
         raise InputError(
@@ -137,9 +137,9 @@ def _plan_table(items: Sequence[Any], seconds: Sequence[float], what: str) -> Ta
         table.add_column(name, justify="right" if name in ("seed", "about") else "left", overflow="fold")
     for item, each in zip(items, seconds, strict=True):
         method = item.experiment.method_name
-        name = method if item.want.name == method else f"{method} ({item.want.name})"
+        name = method if item.request.name == method else f"{method} ({item.request.name})"
         table.add_row(
-            name, item.want.bed, str(item.want.seed), ", ".join(item.studies), _time(each) if each else "done"
+            name, item.request.testbed, str(item.request.seed), ", ".join(item.studies), _time(each) if each else "done"
         )
     return table
 
@@ -173,23 +173,24 @@ class _Progress:
 
     def observer(self, number: int, item: Any) -> Any:
         """Watch one run."""
-        from fedbasis.cli.display import Share
+        from fedbasis.cli.display import ProgressShare
 
-        return Share(lambda share: self._moved(number, share))
+        return ProgressShare(lambda share: self._moved(number, share))
 
     def ended(self, number: int) -> None:
         """Count a run that ended."""
         self._count += 1
         self._moved(number, 1.0)
         if not console.is_terminal:
-            want = self._items[number].want
-            line = f"{self._count}/{len(self._items)}  {want.name} on {want.bed}, seed {want.seed}  {self._left()}"
+            request = self._items[number].request
+            run = f"{request.name} on {request.testbed}, seed {request.seed}"
+            line = f"{self._count}/{len(self._items)}  {run}  {self._left()}"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _moved(self, number: int, share: float) -> None:
         self._done[number] = share * self._seconds[number]
-        want = self._items[number].want
-        text = f"{self._count}/{len(self._items)} runs  {want.name} on {want.bed}"
+        request = self._items[number].request
+        text = f"{self._count}/{len(self._items)} runs  {request.name} on {request.testbed}"
         self._bar.update(self._task, completed=sum(self._done), description=text, left=self._left())
 
     def _left(self) -> str:

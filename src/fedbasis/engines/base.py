@@ -11,14 +11,14 @@ from typing import Any, Protocol
 
 import torch
 
-from fedbasis.engines.client_state import Kept
+from fedbasis.engines.client_state import ClientStates
 from fedbasis.methods.base import Method, Sent
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State
 
 
 @dataclass(frozen=True)
-class Lost:
+class NoUpdate:
     """In place of a client's update: why there is none that can be used."""
 
     reason: str
@@ -29,9 +29,9 @@ class Lost:
 class Engine(Protocol):
     """Run one round of client updates; the same seeds give the same bits whatever the engine."""
 
-    kept: Kept
+    states: ClientStates
 
-    def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent | Lost]]:
+    def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent | NoUpdate]]:
         """Update the named clients in this order and yield ``(client, what it sent)``."""
         ...
 
@@ -41,13 +41,13 @@ class Engine(Protocol):
 
 
 @dataclass
-class Desk:
+class WorkerContext:
     """What a worker has before it: the method, a working model, and notes on the state that its jobs share."""
 
     method: Method
     device: torch.device | str = "cpu"
     model: FlatModel = field(init=False)
-    notes: dict[Any, Any] = field(default_factory=dict)
+    cache: dict[Any, Any] = field(default_factory=dict)
     """What a job leaves for later jobs with the same shared state, such as features of images that many look at."""
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ class Desk:
 
 Result = tuple[State, Any]
 """Tensors, and something small besides."""
-Job = Callable[[Desk, State, Any], Result]
+WorkFunction = Callable[[WorkerContext, State, Any], Result]
 """A function of a module, so that other processes can find it: ``(desk, shared, item) -> result``."""
 
 
@@ -66,7 +66,7 @@ class Workers(Protocol):
     same_disk: bool
     """Whether every worker sees this machine's files."""
 
-    def run(self, job: Job, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
+    def run(self, job: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
         """Yield the results of ``job(desk, shared, item)`` in the order of the items; errors call one by its name."""
         ...
 
@@ -83,5 +83,5 @@ class Workers(Protocol):
         ...
 
 
-Data = Mapping[str, Any]
+ClientData = Mapping[str, Any]
 """A client's training images by its name: ``Examples``, or PFLBed's ``Images``."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from fedbasis.engines.base import Workers
-from fedbasis.engines.in_process import Here
+from fedbasis.engines.in_process import InProcess
 from fedbasis.methods.base import Method
 from pflbed.errors import InputError
 from pflbed.workers import cores
@@ -74,7 +74,7 @@ def _workers(method: Method, machine: Machine) -> Workers:
     devices = devices_of(machine)
     helper = multiprocessing.current_process().daemon  # it works beside others already and may have no children
     if machine.engine == "serial" or (machine.engine == "auto" and (helper or len(devices) == 1)):
-        return Here(method, device_of(machine.device))
+        return InProcess(method, device_of(machine.device))
     from fedbasis.engines.pool import Pool
 
     return Pool(method, devices, machine.threads)

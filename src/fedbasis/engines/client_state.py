@@ -18,7 +18,7 @@ from fedbasis.tensors.params import State, is_finite
 from pflbed.errors import InputError
 
 
-class Kept(MutableMapping[str, State]):
+class ClientStates(MutableMapping[str, State]):
     """All clients' kept states; as a mapping, the newest of every client.
 
     A folder of its own, without a name given, goes with the object.
@@ -29,18 +29,18 @@ class Kept(MutableMapping[str, State]):
 
     def __init__(self, folder: Path | None = None) -> None:
         if folder is None:
-            folder = Path(tempfile.mkdtemp(prefix="fedbasis-kept-"))
+            folder = Path(tempfile.mkdtemp(prefix="fedbasis-client-states-"))
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.folder = folder
         self._changed: set[str] = set()
 
     def read(self, client: str, round: int) -> State | None:
         """Return what a client kept before this round, if anything."""
-        known = [version for version in self._versions(client) if version <= round]
+        known = self._until(client, round)
         if not known:
             return None
         try:
-            return mapped(self._place(client) / str(max(known)))
+            return mapped(self._place(client) / str(known[-1]))
         except InputError as error:
             raise InputError(f"{error} {client} keeps it; remove the run's folder to start the run again.") from error
 
@@ -65,17 +65,19 @@ class Kept(MutableMapping[str, State]):
         """Remember that a client may have a new version."""
         self._changed.add(client)
 
-    def settle(self, rounds_done: int, before: bool = False) -> None:
-        """Before a checkpoint push new versions to the disk; after it drop those that no round can need any more."""
+    def sync(self, rounds_done: int) -> None:
+        """Push new versions to the disk, before the checkpoint that they belong to."""
         for client in self._changed:
-            versions = sorted(version for version in self._versions(client) if version <= rounds_done)
-            if before and versions:
-                with (self._place(client) / str(versions[-1])).open("rb") as file:
+            for version in self._until(client, rounds_done)[-1:]:
+                with (self._place(client) / str(version)).open("rb") as file:
                     os.fsync(file.fileno())
-            for version in [] if before else versions[:-1]:
+
+    def prune(self, rounds_done: int) -> None:
+        """Drop versions that no round can need any more, after that checkpoint."""
+        for client in self._changed:
+            for version in self._until(client, rounds_done)[:-1]:
                 (self._place(client) / str(version)).unlink()
-        if not before:
-            self._changed.clear()
+        self._changed.clear()
 
     def rewind(self, rounds_done: int) -> None:
         """Drop what was kept after the last checkpoint, and what a killed process was writing."""
@@ -87,6 +89,9 @@ class Kept(MutableMapping[str, State]):
     def remove(self) -> None:
         """Drop everything."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _until(self, client: str, rounds_done: int) -> list[int]:
+        return sorted(version for version in self._versions(client) if version <= rounds_done)
 
     def _versions(self, client: str) -> list[int]:
         try:
@@ -124,6 +129,6 @@ class Kept(MutableMapping[str, State]):
         return len(list(iter(self)))
 
 
-def kept_by(client: str, reference: Path | State | None, round: int = Kept.LAST) -> State | None:
-    """Return what a client kept before this round, from what ``Kept.reference`` gave."""
-    return Kept(reference).read(client, round) if isinstance(reference, Path) else reference
+def state_of(client: str, reference: Path | State | None, round: int = ClientStates.LAST) -> State | None:
+    """Return what a client kept before this round, from what ``ClientStates.reference`` gave."""
+    return ClientStates(reference).read(client, round) if isinstance(reference, Path) else reference

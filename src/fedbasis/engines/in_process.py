@@ -5,27 +5,27 @@ from typing import Any
 
 import torch
 
-from fedbasis.engines.base import Data, Desk, Job, Result
-from fedbasis.engines.client_state import Kept
+from fedbasis.engines.base import ClientData, Result, WorkerContext, WorkFunction
+from fedbasis.engines.client_state import ClientStates
 from fedbasis.engines.processes import peak_memory
-from fedbasis.engines.simulation import Federation
+from fedbasis.engines.simulation import Simulation
 from fedbasis.methods.base import Method
 from fedbasis.tensors.params import State
 
 
-class Here:
+class InProcess:
     """One worker, in this process: one working model serves all jobs in turn."""
 
     same_disk = True
 
     def __init__(self, method: Method, device: torch.device | str = "cpu") -> None:
-        self._desk = Desk(method, device)
+        self._worker = WorkerContext(method, device)
 
-    def run(self, job: Job, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
+    def run(self, job: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
         """Yield the results in the order of the items, each made when it is asked for."""
-        self._desk.notes.clear()
+        self._worker.cache.clear()
         for item in items:
-            yield job(self._desk, shared, item)
+            yield job(self._worker, shared, item)
 
     def peak_memory(self) -> int:
         """Return the most bytes that this process has held so far."""
@@ -35,13 +35,18 @@ class Here:
         """Nobody has to go."""
 
     def __str__(self) -> str:
-        return f"1 process on {self._desk.device}"
+        return f"1 process on {self._worker.device}"
 
 
-class Serial(Federation):
+class Serial(Simulation):
     """Clients updated one after another."""
 
     def __init__(
-        self, method: Method, data: Data, seed: int, device: torch.device | str = "cpu", kept: Kept | None = None
+        self,
+        method: Method,
+        data: ClientData,
+        seed: int,
+        device: torch.device | str = "cpu",
+        kept: ClientStates | None = None,
     ) -> None:
-        super().__init__(Here(method, device), data, seed, kept)
+        super().__init__(InProcess(method, device), data, seed, kept)

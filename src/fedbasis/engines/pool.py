@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from fedbasis.engines.base import Desk, Job, Result
+from fedbasis.engines.base import Result, WorkerContext, WorkFunction
 from fedbasis.engines.processes import end_with_parent, peak_memory, portable
 from fedbasis.methods.base import Method
 from fedbasis.tensors import packed as pack
@@ -43,13 +43,13 @@ START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() 
 
 
 @dataclass
-class _Order:
+class _PendingTask:
     """One job on its way."""
 
     number: int
     name: str
     message: tuple[Any, ...]
-    answers: "queue.SimpleQueue[tuple[_Order, Any]]"
+    answers: "queue.SimpleQueue[tuple[_PendingTask, Any]]"
     tries: int = 0
 
 
@@ -57,7 +57,7 @@ class WorkerError(Exception):
     """What went wrong in a worker, with the place where it did."""
 
 
-def deadly(name: str, how: str) -> InputError:
+def crashed(name: str, how: str) -> InputError:
     """Say that a job ended every process that tried it."""
     return InputError(
         f"A worker must live through its job, but the one for {name} ended its process {TRIES} times ({how}); there "
@@ -75,30 +75,30 @@ class Pool:
         if START == "forkserver":
             self._context.set_forkserver_preload(PRELOADED)
         self._method, self._devices, self._threads = method, list(devices), threads
-        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
-        self._crew: list[_Hand] = []
+        self._pending: queue.SimpleQueue[_PendingTask | None] = queue.SimpleQueue()
+        self._workers: list[_WorkerHandle] = []
         self._scratch: Path | None = None
         self._sent = 0
 
-    def run(self, job: Job, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
+    def run(self, job: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
         """Yield the results in the order of the items; all workers are kept busy in the meantime."""
         scratch = self._start()
         self._sent += 1
         place = scratch / f"shared-{self._sent}"
         pack.write(place, shared)
-        answers: queue.SimpleQueue[tuple[_Order, Any]] = queue.SimpleQueue()
+        answers: queue.SimpleQueue[tuple[_PendingTask, Any]] = queue.SimpleQueue()
         for number, (item, name) in enumerate(zip(items, names, strict=True)):
             message = job, place, item, scratch / f"result-{self._sent}-{number}"
-            self._orders.put(_Order(number, name, message, answers))
+            self._pending.put(_PendingTask(number, name, message, answers))
         came: dict[int, tuple[Path, Any]] = {}
         finished = False
         try:
             for number in range(len(items)):
                 while number not in came:
-                    order, answer = answers.get()
+                    task, answer = answers.get()
                     if isinstance(answer, BaseException):
                         raise answer
-                    came[order.number] = order.message[3], answer
+                    came[task.number] = task.message[3], answer
                 result, rest = came.pop(number)
                 state = pack.mapped(result)
                 result.unlink()  # what is mapped stays readable
@@ -112,25 +112,25 @@ class Pool:
     def _start(self) -> Path:
         if self._scratch is None:
             self._scratch = Path(tempfile.mkdtemp(prefix="fedbasis-pool-"))
-            self._crew = [
-                _Hand(self._context, (self._method, device, self._threads, self._scratch), self._orders)
+            self._workers = [
+                _WorkerHandle(self._context, (self._method, device, self._threads, self._scratch), self._pending)
                 for device in self._devices
             ]
         return self._scratch
 
     def peak_memory(self) -> int:
         """Return the most bytes that this process and the workers have held so far; what they share counts for each."""
-        return peak_memory(*(hand.process.pid or 0 for hand in self._crew if hand.process is not None))
+        return peak_memory(*(handle.process.pid or 0 for handle in self._workers if handle.process is not None))
 
     def close(self) -> None:
         """End all processes at once and remove what they left."""
-        for hand in self._crew:
-            hand.kill()
-        for _ in self._crew:
-            self._orders.put(None)
-        for hand in self._crew:
-            hand.thread.join(timeout=0.1)  # one that still starts its process ends it as soon as it is there
-        self._crew, self._orders = [], queue.SimpleQueue()
+        for handle in self._workers:
+            handle.kill()
+        for _ in self._workers:
+            self._pending.put(None)
+        for handle in self._workers:
+            handle.thread.join(timeout=0.1)  # one that still starts its process ends it as soon as it is there
+        self._workers, self._pending = [], queue.SimpleQueue()
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
@@ -141,22 +141,22 @@ class Pool:
         return f"{len(self._devices)} processes{threads} ({places})"
 
 
-class _Hand:
+class _WorkerHandle:
     """A worker process and the thread here that starts it, keeps it busy, and replaces it when it dies.
 
     Nothing waits for a process to start but its own thread, so Ctrl-C is heard meanwhile.
     """
 
-    def __init__(self, context: Any, task: tuple[Any, ...], orders: "queue.SimpleQueue[_Order | None]") -> None:
-        self._context, self._task, self._orders = context, task, orders
+    def __init__(self, context: Any, task: tuple[Any, ...], pending: "queue.SimpleQueue[_PendingTask | None]") -> None:
+        self._context, self._task, self._pending = context, task, pending
         self._ended = False
         self._lock = threading.Lock()
         self.process: BaseProcess | None = None
         self._line: Connection | None = None
-        self.thread = threading.Thread(target=self._drive, daemon=True)
+        self.thread = threading.Thread(target=self._serve_tasks, daemon=True)
         self.thread.start()
 
-    def _hire(self) -> Connection | None:
+    def _start_process(self) -> Connection | None:
         """Start a process; nothing comes of it if nobody wants it any more."""
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs, *self._task), daemon=True)
@@ -170,32 +170,32 @@ class _Hand:
             self.process, self._line = process, ours
         return self._line
 
-    def _drive(self) -> None:
-        while (order := self._orders.get()) is not None and not self._ended:
+    def _serve_tasks(self) -> None:
+        while (task := self._pending.get()) is not None and not self._ended:
             try:
-                answer = self._ask(order)
+                answer = self._ask(task)
             except Exception as error:  # noqa: BLE001  (it is raised again by whoever waits for it)
                 answer = (error,)
             if answer is not None:
-                order.answers.put((order, answer[0]))
+                task.answers.put((task, answer[0]))
 
-    def _ask(self, order: _Order) -> tuple[Any] | None:
+    def _ask(self, task: _PendingTask) -> tuple[Any] | None:
         """Have the job done, again if its process dies of it, and return its answer; none if nobody wants it now."""
         while True:
-            line = self._line or self._hire()
+            line = self._line or self._start_process()
             if line is None:
                 return None
             with contextlib.suppress(EOFError, OSError):
-                line.send(order.message)
+                line.send(task.message)
                 return (line.recv(),)
             if self._ended or self.process is None:
                 return None
             self.process.join()
             line.close()
             self._line, code = None, self.process.exitcode
-            order.tries += 1
-            if order.tries == TRIES:
-                return (deadly(order.name, f"exit code {code}"),)
+            task.tries += 1
+            if task.tries == TRIES:
+                return (crashed(task.name, f"exit code {code}"),)
 
     def kill(self) -> None:
         """End the process at once."""
@@ -225,16 +225,16 @@ def _work(line: Connection, method: Method, device: str, threads: int, scratch: 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(leave=lambda: shutil.rmtree(scratch, ignore_errors=True))
     torch.set_num_threads(threads)
-    desk = Desk(method, device)
+    worker = WorkerContext(method, device)
     known, shared = None, State()
     with contextlib.suppress(EOFError, OSError):
         while True:
             job, place, item, result = line.recv()
             try:
                 if place != known:
-                    desk.notes.clear()
+                    worker.cache.clear()
                     known, shared = place, pack.mapped(place)
-                state, answer = job(desk, shared, item)
+                state, answer = job(worker, shared, item)
                 pack.write(result, state)
             except InputError as error:
                 answer = error

@@ -16,16 +16,16 @@ import torch
 
 import pflbed
 from fedbasis.engines.choice import Machine, devices_of, workers_for
-from fedbasis.engines.client_state import Kept
-from fedbasis.engines.in_process import Here
-from fedbasis.engines.simulation import Federation
-from fedbasis.experiment.config import EMBEDDED, Experiment, Personalize
+from fedbasis.engines.client_state import ClientStates
+from fedbasis.engines.in_process import InProcess
+from fedbasis.engines.simulation import Simulation
+from fedbasis.experiment.config import EMBEDDED, Experiment, PersonalizeConfig
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Method, Task
 from fedbasis.networks.models import Network
 from fedbasis.networks.train import Preprocessing, Recipe
 from fedbasis.serving import artifact
-from fedbasis.serving.evaluation import Curve, Plan, evaluate, summarize
+from fedbasis.serving.evaluation import EvaluationPlan, ServingCurve, evaluate, summarize
 from fedbasis.serving.personalize import KEPT
 from fedbasis.tensors.files import load_weights
 from fedbasis.tensors.params import State
@@ -116,7 +116,7 @@ class Prepared:
     def training_digest(self) -> str:
         """The same for experiments that train alike, however they serve clients afterwards."""
         e = self.experiment
-        alike = e if e.train.serve_every else e.model_copy(update={"personalize": Personalize()})
+        alike = e if e.train.serve_every else e.model_copy(update={"personalize": PersonalizeConfig()})
         return alike.digest(self.identity)
 
     def run(self, out: Path) -> Run:
@@ -229,12 +229,12 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
         devices_of(machine)
     torch.set_num_threads(e.machine.threads)
     p = e.personalize
-    plan = Plan(
+    plan = EvaluationPlan(
         e.ways,
         prepared.sizes,
         p.rates,
         Adaptation(p.epochs, p.rates[0], p.decay, p.momentum, p.batch, p.prox, p.validate_every),
-        ("none", KEPT, *method.rateless),
+        ("none", KEPT, *method.rate_free),
     )
     clients = prepared.served
     jobs = len(plan.jobs(clients))
@@ -248,7 +248,7 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
         )
     method.require_clients(len(sampled(prepared.benchmark.participating, e.train.participation, e.seed, 0)))
     with contextlib.ExitStack() as stack:
-        workers = Here(method) if run.done else stack.enter_context(workers_for(method, machine))
+        workers = InProcess(method) if run.done else stack.enter_context(workers_for(method, machine))
         stack.enter_context(run.locked())
         if not run.done:
             write_json(run.config, e.as_dict())
@@ -257,7 +257,7 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
         observer.started(run, method.name, lines[-1]["round"] if lines else 0, e.train.rounds, len(done), jobs)
         if run.done:
             run.checkpoint.unlink(missing_ok=True)  # a process killed at its very end leaves both
-            Kept(run.kept).remove()
+            ClientStates(run.client_states).remove()
             return run
 
         def write(record: dict[str, Any]) -> None:
@@ -267,13 +267,13 @@ def execute(prepared: Prepared, out: Path, observer: Observer | None = None) -> 
             observer.served(len(done), jobs, record)
 
         observer.working(str(workers))
-        kept = Kept(run.kept)
+        kept = ClientStates(run.client_states)
         server = train(
-            method, Federation(workers, prepared.training, e.seed, kept), prepared.benchmark.participating, e.seed,
+            method, Simulation(workers, prepared.training, e.seed, kept), prepared.benchmark.participating, e.seed,
             run, participation=e.train.participation,
             validate=Validation(method, (prepared.clients[name] for name in prepared.benchmark.participating)),
             checkpoint_seconds=e.machine.checkpoint_seconds, on_client=observer.client, on_round=observer.round,
-            measure=Curve(method, workers, clients, plan, e.seed, e.train.serve_every, kept),
+            measure=ServingCurve(method, workers, clients, plan, e.seed, e.train.serve_every, kept),
             privacy=prepared.mechanism,
         )  # fmt: skip
         publish(prepared, server, run)

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, Strict, ValidationError, field_validator, model_validator
 
-from fedbasis.experiment.protection import Aggregation, Privacy, unprotected
-from fedbasis.experiment.toml import Section, nearest, read_toml, sentences
+from fedbasis.experiment.protection import AggregationConfig, PrivacyConfig, unprotected
+from fedbasis.experiment.toml import ConfigSection, nearest, read_toml, sentences
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import MethodConfig
 from fedbasis.networks.models import MODELS
@@ -30,7 +30,7 @@ WHOLE_LATER = ("aggregation", "privacy")
 """The same of whole tables."""
 
 
-class Data(Section):
+class DataConfig(ConfigSection):
     """Where the images come from and how they become clients."""
 
     source: str = Field(
@@ -83,7 +83,7 @@ class Data(Section):
         )  # fmt: skip
 
 
-class Model(Section):
+class ModelConfig(ConfigSection):
     """The network."""
 
     name: str = Field(default="cnn-small", description=f"one of {', '.join(MODELS)}, or your own 'module:factory'")
@@ -106,7 +106,7 @@ Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
 
 
-class Train(Section):
+class TrainConfig(ConfigSection):
     """The federation's rounds and every client's local SGD."""
 
     rounds: int = Field(default=100, ge=1)
@@ -121,7 +121,7 @@ class Train(Section):
     serve_every: int = Field(default=0, ge=0, description="every so many rounds serve clients too, for a curve; 0: no")
 
 
-class Personalize(Section):
+class PersonalizeConfig(ConfigSection):
     """How clients are served and scored."""
 
     whom: str = Field(
@@ -151,7 +151,7 @@ class Personalize(Section):
         return self
 
 
-class Machine(Section):
+class MachineConfig(ConfigSection):
     """Where it is computed. The number of threads can change the last bits, so it counts for the run's name."""
 
     engine: str = Field(
@@ -165,17 +165,17 @@ class Machine(Section):
     threads: int = Field(default=1, ge=1, description="of one process; small networks are fastest with 1")
 
 
-class Experiment(Section):
+class Experiment(ConfigSection):
     """One training run and its evaluation."""
 
     seed: int = Field(default=0, ge=0)
-    data: Data = Data()
-    model: Model = Model()
-    train: Train = Train()
-    personalize: Personalize = Personalize()
-    machine: Machine = Machine()
-    aggregation: Aggregation = Aggregation()
-    privacy: Privacy = Privacy()
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    personalize: PersonalizeConfig = PersonalizeConfig()
+    machine: MachineConfig = MachineConfig()
+    aggregation: AggregationConfig = AggregationConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     method_name: str
     method: MethodConfig
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from fedbasis.engines.processes import end_with_parent, portable
 from fedbasis.experiment import Observer, execute, prepare
 from fedbasis.experiment.config import Experiment, parse
-from fedbasis.experiment.reuse import lend
+from fedbasis.experiment.reuse import reuse_training
 from fedbasis.training.runs import Run
 from pflbed.errors import InputError
 from pflbed.interrupts import deaf_to_interrupts
@@ -28,13 +28,13 @@ Failure = InputError | OSError
 
 
 @dataclass(frozen=True)
-class Job:
+class RunJob:
     """One experiment to carry out."""
 
     experiment: Experiment
-    alike: str = ""
+    training_key: str = ""
     """Jobs with the same text here are not done at the same time; the empty text is like no other."""
-    after: str = ""
+    post_step: str = ""
     """``module:function`` that is called with what was prepared and the run when it is done; several with commas."""
 
 
@@ -51,12 +51,12 @@ class _Relay(Observer):
         self._line.send(("started", (run, method, rounds_done, rounds, jobs_done, jobs)))
 
 
-def _carry_out(job: Job, out: Path, observer: Observer) -> Run:
+def _carry_out(job: RunJob, out: Path, observer: Observer) -> Run:
     """Do one job in this process."""
     prepared = prepare(job.experiment, observer)
-    lend(prepared, out)
+    reuse_training(prepared, out)
     run = execute(prepared, out, observer)
-    for name in filter(None, job.after.split(",")):
+    for name in filter(None, job.post_step.split(",")):
         module, _, function = name.partition(":")
         getattr(importlib.import_module(module), function)(prepared, run)
     return run
@@ -72,7 +72,7 @@ def _work(line: Connection, out: Path) -> None:
             return
         answer: tuple[str, Path | Failure]
         try:
-            answer = "finished", _carry_out(Job(parse(raw), after=after), out, _Relay(line)).folder
+            answer = "finished", _carry_out(RunJob(parse(raw), post_step=after), out, _Relay(line)).folder
         except Exception as error:  # noqa: BLE001  (it is told to whoever waits for it)
             answer = "failed", _told(error)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # whoever waited has died: so shall we
@@ -95,7 +95,7 @@ def _told(error: Exception) -> Failure:
 def execute_all(experiments: Sequence[Experiment], out: Path, observers: Sequence[Observer]) -> list[Run]:
     """Run all experiments side by side; the first failure stops the others, which can be taken up again later."""
     done: dict[int, Run] = {}
-    for index, result in carry_out([Job(one) for one in experiments], out, observers, len(experiments)):
+    for index, result in carry_out([RunJob(one) for one in experiments], out, observers, len(experiments)):
         if isinstance(result, Exception):
             raise result
         done[index] = result
@@ -103,7 +103,7 @@ def execute_all(experiments: Sequence[Experiment], out: Path, observers: Sequenc
 
 
 def carry_out(
-    jobs: Sequence[Job], out: Path, observers: Sequence[Observer], at_once: int
+    jobs: Sequence[RunJob], out: Path, observers: Sequence[Observer], at_once: int
 ) -> Iterator[tuple[int, Run | Failure]]:
     """Do all jobs, so many at a time, and yield ``(number, run)`` as they end, or what was wrong with one.
 
@@ -158,11 +158,11 @@ class _Worker:
             self._process.start()
         theirs.close()  # so that the line ends with the process
 
-    def give(self, number: int, job: Job) -> None:
+    def give(self, number: int, job: RunJob) -> None:
         """Let the process do a job."""
         self.job = number
         with contextlib.suppress(OSError):  # it died just now: ``take`` finds out
-            self.line.send((job.experiment.as_dict(), job.after))
+            self.line.send((job.experiment.as_dict(), job.post_step))
 
     def take(self, observers: Sequence[Observer]) -> tuple[int, Run | Failure] | None:
         """Pass one event on; return the job's number and what came of it, if it ended."""
@@ -193,7 +193,7 @@ class _Worker:
         self.line.close()
 
 
-def _next(jobs: Sequence[Job], waiting: Sequence[int], running: Iterable[int]) -> int | None:
+def _next(jobs: Sequence[RunJob], waiting: Sequence[int], running: Iterable[int]) -> int | None:
     """Choose the first job that may begin."""
-    taken = {jobs[index].alike for index in running} - {""}
-    return next((index for index in waiting if jobs[index].alike not in taken), None)
+    taken = {jobs[index].training_key for index in running} - {""}
+    return next((index for index in waiting if jobs[index].training_key not in taken), None)

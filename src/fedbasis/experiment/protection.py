@@ -4,14 +4,14 @@ from typing import Literal, cast
 
 from pydantic import Field
 
-from fedbasis.experiment.toml import Section
+from fedbasis.experiment.toml import ConfigSection
 from fedbasis.methods import METHODS
 from fedbasis.tensors.averaging import Averaging
 from fedbasis.training.accounting import default_delta
 from fedbasis.training.privacy import Mechanism
 
 
-class Aggregation(Section):
+class AggregationConfig(ConfigSection):
     """How the server averages what clients send (docs/robustness.md)."""
 
     mean: str = Field(
@@ -27,7 +27,7 @@ class Aggregation(Section):
         return Averaging(cast(Literal["mean", "trimmed", "median"], self.mean), self.trim, self.clip)
 
 
-class Privacy(Section):
+class PrivacyConfig(ConfigSection):
     """Differential privacy of the participating clients (docs/privacy.md)."""
 
     noise_multiplier: float = Field(
@@ -49,7 +49,9 @@ class Privacy(Section):
         return Mechanism(self.noise_multiplier, self.clip, delta, clients, sampled, self.noise_seed == "secret")
 
 
-def unprotected(aggregation: Aggregation, privacy: Privacy, method: str, weighting: str, whom: str) -> list[str]:
+def unprotected(
+    aggregation: AggregationConfig, privacy: PrivacyConfig, method: str, weighting: str, whom: str
+) -> list[str]:
     """Find what aggregation and privacy cannot do together, or with the rest."""
     problems: list[str] = []
     averaging, private = aggregation.averaging(), privacy.noise_multiplier > 0

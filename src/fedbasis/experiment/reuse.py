@@ -15,7 +15,7 @@ from fedbasis.training.runs import Run
 from pflbed.files import replacing
 
 
-def lend(prepared: Prepared, out: Path) -> Run | None:
+def reuse_training(prepared: Prepared, out: Path) -> Run | None:
     """Spare a run its training if a finished run below ``out`` trained alike; return the lender."""
     run = prepared.run(out)
     if KEPT in prepared.experiment.ways:  # what clients keep is not published
@@ -23,16 +23,16 @@ def lend(prepared: Prepared, out: Path) -> Run | None:
     with run.locked():
         if run.done or run.checkpoint.exists():
             return None
-        lender = _lender(prepared, out)
-        if lender is not None:
-            card, server = artifact.load(lender.bases, "bases", trust=True)  # the network that this run names itself
+        donor = _trained_alike(prepared, out)
+        if donor is not None:
+            card, server = artifact.load(donor.bases, "bases", trust=True)  # the network that this run names itself
             with replacing(run.metrics) as temporary:
-                shutil.copyfile(lender.metrics, temporary)
+                shutil.copyfile(donor.metrics, temporary)
             run.save_checkpoint(server, int(card.provenance["rounds"]))
-        return lender
+        return donor
 
 
-def _lender(prepared: Prepared, out: Path) -> Run | None:
+def _trained_alike(prepared: Prepared, out: Path) -> Run | None:
     for folder in sorted(out.glob(f"{prepared.experiment.method_name}-*")):
         run = Run(folder)
         if (

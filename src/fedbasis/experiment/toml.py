@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from pflbed.errors import InputError
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """A part of the configuration: unknown keys are refused, "5" is no 5, a default counts as if it was written."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True)

@@ -15,9 +15,9 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from fedbasis.engines.base import Lost
+from fedbasis.engines.base import NoUpdate
 from fedbasis.flower.message_limit import limited
-from fedbasis.flower.payload import Parcel, aside, loaded, unloaded
+from fedbasis.flower.payload import Payload, from_record, spooled, to_record
 from pflbed.errors import InputError
 
 POLL_SECONDS = 0.25
@@ -26,19 +26,19 @@ NAME_SECONDS = 120.0
 LITTLE = 2**20
 """Bytes that an answer without tensors can have at most."""
 WHO = f"{MessageType.QUERY}.who"
-Answer = Parcel | Lost
+Answer = Payload | NoUpdate
 
 
 @dataclass
-class _Question:
-    parcels: Mapping[str, Parcel]
+class _Batch:
+    payloads: Mapping[str, Payload]
     largest: int
     answers: dict[str, Answer] = field(default_factory=dict)
     done: bool = False
     error: Exception | None = None
 
 
-class Exchange:
+class RequestBatcher:
     """Ask nodes by their names."""
 
     def __init__(self, grid: Grid, parties: int, kind: str, deadline: float, minimum: float = 1.0) -> None:
@@ -46,18 +46,18 @@ class Exchange:
         self._deadline, self._minimum, self._began = deadline, minimum, False
         self.turn = threading.Condition()
         """Held by whoever runs."""
-        self._waiting: list[_Question] = []
+        self._waiting: list[_Batch] = []
         self._names: dict[int, str] = {}
 
-    def ask(self, parcels: Mapping[str, Parcel], largest: int) -> Mapping[str, Answer]:
+    def ask(self, payloads: Mapping[str, Payload], largest: int) -> Mapping[str, Answer]:
         """Send parcels to nodes by name; return what came back in time, at most ``largest`` bytes from each."""
-        question = _Question(parcels, largest)
-        self._waiting.append(question)
+        request = _Batch(payloads, largest)
+        self._waiting.append(request)
         self._send_if_all_wait()
-        self.turn.wait_for(lambda: question.done)
-        if question.error is not None:
-            raise question.error
-        return question.answers
+        self.turn.wait_for(lambda: request.done)
+        if request.error is not None:
+            raise request.error
+        return request.answers
 
     def leave(self) -> None:
         """Ask no more; the others need not wait."""
@@ -92,41 +92,43 @@ class Exchange:
     def _send_if_all_wait(self) -> None:
         if not self._waiting or len(self._waiting) < self._parties:
             return
-        questions, self._waiting = self._waiting, []
+        requests, self._waiting = self._waiting, []
         try:
-            self._send(questions)
+            self._send(requests)
         except Exception as error:  # noqa: BLE001  raised where the questions were asked
-            for question in questions:
-                question.error = error
-        for question in questions:
-            question.done = True
+            for request in requests:
+                request.error = error
+        for request in requests:
+            request.done = True
         self.turn.notify_all()
 
-    def _send(self, questions: Sequence[_Question]) -> None:
-        wanted = list(dict.fromkeys(name for question in questions for name in question.parcels))
+    def _send(self, requests: Sequence[_Batch]) -> None:
+        wanted = list(dict.fromkeys(name for request in requests for name in request.payloads))
         ends = time.monotonic() + self._deadline
         here = self._present(wanted, self._deadline / 2)
         messages = {}
         for name in wanted:
             if name in here:
-                content = loaded(question.parcels[name] for question in questions if name in question.parcels)
+                content = to_record(request.payloads[name] for request in requests if name in request.payloads)
                 ttl = max(1.0, ends - time.monotonic())
                 messages[here[name]] = Message(content, here[name], self._kind, ttl=ttl)
-        answers = self._answers(messages, ends - time.monotonic(), sum(question.largest for question in questions))
+        answers = self._answers(messages, ends - time.monotonic(), sum(request.largest for request in requests))
         for name in wanted:
-            asked = [question for question in questions if name in question.parcels]
-            answer = answers.get(here.get(name, -1), Lost("it did not answer in time.", answered=False))
+            asked = [request for request in requests if name in request.payloads]
+            answer = answers.get(here.get(name, -1), NoUpdate("it did not answer in time.", answered=False))
             if isinstance(answer, list) and len(answer) != len(asked):
-                answer = Lost(f"it must answer {len(asked)} questions, but it answered {len(answer)}.")
-            for i, question in enumerate(asked):
-                question.answers[name] = answer[i] if isinstance(answer, list) else answer
+                answer = NoUpdate(f"it must answer {len(asked)} requests, but it answered {len(answer)}.")
+            for i, request in enumerate(asked):
+                request.answers[name] = answer[i] if isinstance(answer, list) else answer
 
-    def _answers(self, messages: Mapping[int, Message], seconds: float, largest: int) -> dict[int, list[Parcel] | Lost]:
+    def _answers(
+        self, messages: Mapping[int, Message], seconds: float, largest: int
+    ) -> dict[int, list[Payload] | NoUpdate]:
         """Push messages and pull their replies, each by itself, so that a broken one is its sender's alone."""
         ends = time.monotonic() + seconds
         identities = list(self._grid.push_messages(list(messages.values()))) if messages else []
         waiting = {node: str(identity) for node, identity in zip(messages, identities, strict=True) if identity}
-        found: dict[int, list[Parcel] | Lost] = {}
+        found: dict[int, list[Payload] | NoUpdate] = {}
         while waiting and time.monotonic() < ends:
             for node, identity in list(waiting.items()):
                 answer = self._reply(identity, largest)
@@ -136,7 +138,7 @@ class Exchange:
             time.sleep(POLL_SECONDS if waiting else 0)
         return found
 
-    def _reply(self, identity: str, largest: int) -> list[Parcel] | Lost | None:
+    def _reply(self, identity: str, largest: int) -> list[Payload] | NoUpdate | None:
         try:
             with limited(largest):
                 replies = list(self._grid.pull_messages([identity]))
@@ -144,17 +146,17 @@ class Exchange:
                 return None
             if replies[0].has_error():
                 return _failed(int(replies[0].error.code), str(replies[0].error.reason))
-            return [aside(parcel) for parcel in unloaded(replies[0].content)]
+            return [spooled(payload) for payload in from_record(replies[0].content)]
         except httpx.HTTPError:
             raise
         except InputError as error:
-            return Lost(str(error))
+            return NoUpdate(str(error))
         except Exception as error:  # noqa: BLE001  whatever a node can make Flower stumble over, it is that node's fault
-            return Lost(f"it cannot be read ({type(error).__name__}).")
+            return NoUpdate(f"it cannot be read ({type(error).__name__}).")
 
 
-def _failed(code: int, reason: str) -> Lost:
+def _failed(code: int, reason: str) -> NoUpdate:
     """Tell a node's own failure from a node that is gone."""
     if code in (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE):
-        return Lost(f"it did not answer in time ({reason[:100]}).", answered=False)
-    return Lost(f"it failed: {reason[:300]}")
+        return NoUpdate(f"it did not answer in time ({reason[:100]}).", answered=False)
+    return NoUpdate(f"it failed: {reason[:300]}")

@@ -21,8 +21,8 @@ from flwr.clientapp import ClientApp
 
 from fedbasis.flower.expected import read_block
 from fedbasis.flower.node import Node
-from fedbasis.flower.payload import Parcel, block_of, loaded, restored, unloaded
-from fedbasis.flower.settings import Plan, read_plans
+from fedbasis.flower.payload import Payload, as_float32, from_record, pack_state, to_record
+from fedbasis.flower.settings import FederatedRun, read_plans
 from fedbasis.methods.base import Adaptation, Context
 from fedbasis.networks.train import Examples
 from fedbasis.serving import artifact
@@ -31,7 +31,7 @@ from fedbasis.tensors.params import State
 from pflbed.errors import InputError
 
 ECHO = ("experiment", "run", "client", "round", "digest")
-Job = Callable[[Node, Plan, Parcel], Parcel]
+Handler = Callable[[Node, FederatedRun, Payload], Payload]
 
 
 def client_app(app: Path) -> ClientApp:
@@ -48,17 +48,17 @@ def client_app(app: Path) -> ClientApp:
 
     @made.query("who")  # type: ignore[untyped-decorator]
     def who(message: Message, context: FlowerContext) -> Message:
-        return Message(loaded([Parcel({"name": Node.configured(context.node_config).name})]), reply_to=message)
+        return Message(to_record([Payload({"name": Node.configured(context.node_config).name})]), reply_to=message)
 
     return made
 
 
-def _answers(app: Path, job: Job, message: Message, context: FlowerContext) -> Message:
+def _answers(app: Path, job: Handler, message: Message, context: FlowerContext) -> Message:
     with _until(float(message.metadata.created_at) + float(message.metadata.ttl)):
         plans = {plan.name: plan for plan in read_plans(app)}
         node = Node.configured(context.node_config)
-        answers = [answer(node, plans, job, parcel) for parcel in unloaded(message.content)]
-    return Message(loaded(answers), reply_to=message)
+        answers = [answer(node, plans, job, payload) for payload in from_record(message.content)]
+    return Message(to_record(answers), reply_to=message)
 
 
 @contextmanager
@@ -77,51 +77,51 @@ def _until(end: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def answer(node: Node, plans: Mapping[str, Plan], job: Job, parcel: Parcel) -> Parcel:
+def answer(node: Node, plans: Mapping[str, FederatedRun], job: Handler, payload: Payload) -> Payload:
     """Do one job; what is wrong with it is told to the server in a sentence."""
-    echo = {key: parcel.words[key] for key in ECHO if key in parcel.words}
+    echo = {key: payload.words[key] for key in ECHO if key in payload.words}
     try:
-        if parcel.word("client") != node.name:
-            raise InputError(f"This node is {node.name}, but it was asked as {parcel.word('client')}.")
-        if hashlib.sha256(parcel.block.data).hexdigest() != parcel.word("digest"):
+        if payload.word("client") != node.name:
+            raise InputError(f"This node is {node.name}, but it was asked as {payload.word('client')}.")
+        if hashlib.sha256(payload.block.data).hexdigest() != payload.word("digest"):
             raise InputError("What the server sent was changed on its way.")
-        if parcel.word("experiment") not in plans:
-            raise InputError(f"This app has no experiment {parcel.word('experiment')}.")
-        done = job(node, plans[parcel.word("experiment")], parcel)
+        if payload.word("experiment") not in plans:
+            raise InputError(f"This app has no experiment {payload.word('experiment')}.")
+        done = job(node, plans[payload.word("experiment")], payload)
     except InputError as error:
-        return Parcel({**echo, "error": str(error)})
-    return Parcel({**echo, **done.words}, done.numbers, done.block)
+        return Payload({**echo, "error": str(error)})
+    return Payload({**echo, **done.words}, done.numbers, done.block)
 
 
-def update(node: Node, plan: Plan, parcel: Parcel) -> Parcel:
+def update(node: Node, plan: FederatedRun, payload: Payload) -> Payload:
     """Carry out a client's part of a round."""
     torch.set_num_threads(plan.experiment.machine.threads)
-    method, round = plan.method(), parcel.number("round")
-    version, checkpoint = parcel.number("version"), parcel.number("checkpoint")
+    method, round = plan.method(), payload.number("round")
+    version, checkpoint = payload.number("version"), payload.number("checkpoint")
     if not 0 <= checkpoint <= round or not 0 <= version <= round:
         raise InputError(f"Round {round} cannot follow version {version} and checkpoint {checkpoint}.")
-    kept = node.kept(parcel.word("run"), version, checkpoint)
+    states = node.states(payload.word("run"), version, checkpoint)
     images = _images(node, plan.federation.classes, plan.experiment.data.resolution)
-    context = Context(parcel.number("seed"), node.name, method.task.network.workspace(), round)
-    sent, after = method.client_update(_received(parcel), kept.read(node.name, version), images, context)
-    kept.write(node.name, round, after)
-    return Parcel({}, sent.numbers, block_of(sent.tensors))
+    context = Context(payload.number("seed"), node.name, method.task.network.workspace(), round)
+    sent, after = method.client_update(_received(payload), states.read(node.name, version), images, context)
+    states.write(node.name, round, after)
+    return Payload({}, sent.numbers, pack_state(sent.tensors))
 
 
-def fit(node: Node, plan: Plan, parcel: Parcel) -> Parcel:
+def fit(node: Node, plan: FederatedRun, payload: Payload) -> Payload:
     """Fit a personal model to this node's images; it stays here, and two accuracies are all that leaves."""
     torch.set_num_threads(plan.experiment.machine.threads)
-    card = artifact.Card.model_validate_json(parcel.word("card"))
+    card = artifact.Card.model_validate_json(payload.word("card"))
     if list(card.classes) != list(plan.federation.classes) or card.method != plan.experiment.method_name:
         raise InputError("The bases that the server sent are not of this federation's classes and method.")
-    out = node.place(parcel.word("run")) / "model"
+    out = node.place(payload.word("run")) / "model"
     p = plan.experiment.personalize
     adaptation = Adaptation(p.epochs, p.rates[0], p.decay, p.momentum, p.batch, p.prox)
     images = _images(node, plan.federation.classes, plan.experiment.data.resolution)
-    served = serve(card, _received(parcel), images, None, adaptation, parcel.number("seed"))
+    served = serve(card, _received(payload), images, None, adaptation, payload.number("seed"))
     write_model(served, out, replace=True)
     told = {key: value for key, value in asdict(served).items() if key in ("before", "after", "images", "held_out")}
-    return Parcel({"how": served.how}, told)
+    return Payload({"how": served.how}, told)
 
 
 @functools.lru_cache(maxsize=2)
@@ -130,5 +130,5 @@ def _images(node: Node, classes: tuple[str, ...], resolution: int) -> Examples:
     return node.images(classes, resolution)
 
 
-def _received(parcel: Parcel) -> State:
-    return restored(read_block(parcel.block))
+def _received(payload: Payload) -> State:
+    return as_float32(read_block(payload.block))

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from fedbasis.flower import keys, reaper
-from fedbasis.flower.project import LOOPBACK, Entry, Project
+from fedbasis.flower.project import LOOPBACK, NodeEntry, Project
 from pflbed.errors import InputError
 
 PRIVATE = {
@@ -70,7 +70,7 @@ class Deployment:
             process.wait()
         self._reaper = None
 
-    def register(self, nodes: Sequence[Entry]) -> None:
+    def register(self, nodes: Sequence[NodeEntry]) -> None:
         """Tell the SuperLink the nodes' public keys and names."""
         if self._insecure:
             return
@@ -85,7 +85,7 @@ class Deployment:
                     f"The SuperLink must take the key of node {node.name}, but it did not{self._why('register')}."
                 )
 
-    def start_node(self, node: Entry) -> subprocess.Popen[bytes]:
+    def start_node(self, node: NodeEntry) -> subprocess.Popen[bytes]:
         """Start a SuperNode with its own data."""
         own = {"name": node.name, "data": str(self._project.place(node.data)), "state": str(self._project.state(node))}
         settings = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in own.items())
@@ -143,7 +143,7 @@ class Deployment:
     def _keys(self) -> Path:
         return self._project.keys.absolute()
 
-    def _key(self, node: Entry) -> Path:
+    def _key(self, node: NodeEntry) -> Path:
         return self._project.place(node.key)
 
     def _start_superlink(self) -> None:

@@ -10,13 +10,13 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedbasis.engines.base import Lost
-from fedbasis.engines.client_state import Kept
+from fedbasis.engines.base import NoUpdate
+from fedbasis.engines.client_state import ClientStates
 from fedbasis.engines.processes import peak_memory
-from fedbasis.flower.batching import Answer, Exchange
+from fedbasis.flower.batching import Answer, RequestBatcher
 from fedbasis.flower.expected import Expected, Kind, kinds, rehearsed
-from fedbasis.flower.payload import Block, Parcel, block_of
-from fedbasis.flower.settings import Plan
+from fedbasis.flower.payload import Block, Payload, pack_state
+from fedbasis.flower.settings import FederatedRun
 from fedbasis.methods.base import Method, Sent
 from fedbasis.tensors.params import State
 from fedbasis.training.runs import Run
@@ -24,14 +24,14 @@ from pflbed.errors import InputError
 from pflbed.files import write_json
 
 
-class Used(Kept):
+class UsedVersions(ClientStates):
     """In place of what clients keep, which is on their nodes: after which round each one's last update was used.
 
     It lies beside the checkpoint that it belongs to. The log cannot tell it: with secret noise it names nobody.
     """
 
     def __init__(self, run: Run) -> None:
-        super().__init__(run.kept)
+        super().__init__(run.client_states)
         self.versions: dict[str, int] = {}
         self.checkpoint = 0
 
@@ -47,12 +47,13 @@ class Used(Kept):
                 ) from error
         self.checkpoint = rounds_done
 
-    def settle(self, rounds_done: int, before: bool = False) -> None:
-        """Before a checkpoint write down what was used; after it nodes may forget what is older."""
-        if before:
-            self.folder.mkdir(exist_ok=True)
-            write_json(self._record(rounds_done), self.versions)
-            return
+    def sync(self, rounds_done: int) -> None:
+        """Before a checkpoint write down what was used."""
+        self.folder.mkdir(exist_ok=True)
+        write_json(self._record(rounds_done), self.versions)
+
+    def prune(self, rounds_done: int) -> None:
+        """After it nodes may forget what is older."""
         self.checkpoint = rounds_done
         for old in set(self.folder.glob("used-*.json")) - {self._record(rounds_done)}:
             old.unlink()
@@ -64,27 +65,27 @@ class Used(Kept):
 class Nodes:
     """Clients that are nodes of a federation."""
 
-    def __init__(self, plan: Plan, method: Method, exchange: Exchange, run: Run) -> None:
-        self._plan, self._method, self._exchange, self._run = plan, method, exchange, run
-        self._used = Used(run)
-        self.kept: Kept = self._used
+    def __init__(self, plan: FederatedRun, method: Method, batcher: RequestBatcher, run: Run) -> None:
+        self._plan, self._method, self._batcher, self._run = plan, method, batcher, run
+        self._used = UsedVersions(run)
+        self.states: ClientStates = self._used
         self._rehearsals: dict[tuple[tuple[tuple[str, str], Kind], ...], Expected] = {}
 
-    def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent | Lost]]:
+    def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent | NoUpdate]]:
         """Have the named clients updated by their nodes and yield ``(client, what it sent)`` in this order."""
         terms = self._plan.federation
-        parcels: dict[str, Parcel] = {}
+        payloads: dict[str, Payload] = {}
         expected: dict[str, Expected] = {}
         blocks: dict[tuple[int, ...], tuple[State, Block]] = {}  # most methods send all clients the same
         for client in clients:
             received = self._method.broadcast(server, client)
             same = tuple(id(tensor) for tensors in received.values() for tensor in tensors.values())
             if same not in blocks:
-                blocks[same] = received, block_of(received, terms.download)
-            parcels[client] = self._parcel(client, round, blocks[same][1])
+                blocks[same] = received, pack_state(received, terms.download)
+            payloads[client] = self._payload(client, round, blocks[same][1])
             expected[client] = self._expected(received, round)
-        answers = self._exchange.ask(parcels, max(e.largest for e in expected.values()))
-        checked = [self._checked(client, answers[client], parcels[client], expected[client]) for client in clients]
+        answers = self._batcher.ask(payloads, max(e.largest for e in expected.values()))
+        checked = [self._checked(client, answers[client], payloads[client], expected[client]) for client in clients]
         self._require_enough(clients, checked, round)
         for client, sent in zip(clients, checked, strict=True):
             if isinstance(sent, Sent):
@@ -95,7 +96,7 @@ class Nodes:
         """Return the most bytes that the server has held so far."""
         return peak_memory()
 
-    def _parcel(self, client: str, round: int, block: Block) -> Parcel:
+    def _payload(self, client: str, round: int, block: Block) -> Payload:
         words: dict[str, str | int] = {
             "experiment": self._plan.name,
             "run": self._run.folder.name,
@@ -106,7 +107,7 @@ class Nodes:
             "checkpoint": self._used.checkpoint,
             "digest": hashlib.sha256(block.data).hexdigest(),
         }
-        return Parcel(words, {}, block)
+        return Payload(words, {}, block)
 
     def _expected(self, received: State, round: int) -> Expected:
         structure = tuple(kinds(received).items())
@@ -114,25 +115,25 @@ class Nodes:
             self._rehearsals[structure] = rehearsed(self._method, received, len(self._plan.federation.classes), round)
         return self._rehearsals[structure]
 
-    def _checked(self, client: str, answer: Answer, asked: Parcel, expected: Expected) -> Sent | Lost:
-        if isinstance(answer, Lost):
+    def _checked(self, client: str, answer: Answer, asked: Payload, expected: Expected) -> Sent | NoUpdate:
+        if isinstance(answer, NoUpdate):
             return answer
         for key in ("run", "client", "round", "digest"):
             if answer.words.get(key) != asked.words[key]:
                 told = str(answer.words.get(key))[:80]
-                return Lost(f"it must answer to {key} {asked.words[key]}, but it answers to {told}.")
+                return NoUpdate(f"it must answer to {key} {asked.words[key]}, but it answers to {told}.")
         if reason := answer.word("error"):
-            return Lost(f"it failed: {reason[:300]}")
+            return NoUpdate(f"it failed: {reason[:300]}")
         try:
             return expected.update(answer.block, answer.numbers)
         except InputError as error:
-            return Lost(str(error))
+            return NoUpdate(str(error))
 
-    def _require_enough(self, clients: Sequence[str], checked: Sequence[Sent | Lost], round: int) -> None:
+    def _require_enough(self, clients: Sequence[str], checked: Sequence[Sent | NoUpdate], round: int) -> None:
         share, good = self._plan.federation.minimum, sum(isinstance(sent, Sent) for sent in checked)
         if good >= max(1.0, share * len(clients) - 1e-9):
             return
-        lost = [(client, sent) for client, sent in zip(clients, checked, strict=True) if isinstance(sent, Lost)]
+        lost = [(client, sent) for client, sent in zip(clients, checked, strict=True) if isinstance(sent, NoUpdate)]
         why = "; ".join(f"{client}: {sent.reason.rstrip('.')}" for client, sent in lost[:3])
         raise InputError(
             f"Round {round + 1} needs usable updates of {share:.0%} of {len(clients)} clients ('minimum'), but has "

@@ -17,7 +17,7 @@ MODEL_OPTIONS = {"cnn-small": {"norm": "group"}}
 
 
 @dataclass(frozen=True)
-class Found:
+class ExampleNodes:
     """Where the data of every node lie, by its name, and their classes."""
 
     clients: dict[str, str]
@@ -25,7 +25,7 @@ class Found:
     classes: tuple[str, ...]
 
 
-def nodes_of(data: str, count: int, folder: Path) -> Found:
+def nodes_of(data: str, count: int, folder: Path) -> ExampleNodes:
     """Find data for so many nodes, and for one that comes later if there are more; digits4 is dealt out first."""
     if data == EMBEDDED:
         dataset = find(EMBEDDED)
@@ -42,10 +42,10 @@ def nodes_of(data: str, count: int, folder: Path) -> Found:
     own = {path.name: str(path.absolute()) for path in folders}
     names = list(own)
     new = {name: own[name] for name in names[count : count + 1]}
-    return Found({name: own[name] for name in names[:count]}, new, tuple(sorted(classes)))
+    return ExampleNodes({name: own[name] for name in names[:count]}, new, tuple(sorted(classes)))
 
 
-def _of_benchmark(folder: Path, place: str, count: int) -> Found:
+def _of_benchmark(folder: Path, place: str, count: int) -> ExampleNodes:
     benchmark = load_manifest(folder)
     domains = [
         [name for name in benchmark.participating if benchmark.domain_of(name) == domain]
@@ -55,7 +55,7 @@ def _of_benchmark(folder: Path, place: str, count: int) -> Found:
     names = mixed or list(benchmark.participating)  # the first of every domain, the second of every domain ...
     _require(len(names), count, str(folder))
     new = dict.fromkeys(benchmark.new[:1], place)
-    return Found(dict.fromkeys(names[:count], place), new, benchmark.table.class_names)
+    return ExampleNodes(dict.fromkeys(names[:count], place), new, benchmark.table.class_names)
 
 
 def _require(there: int, wanted: int, where: str) -> None:

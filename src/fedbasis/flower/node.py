@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import pflbed
-from fedbasis.engines.client_state import Kept
+from fedbasis.engines.client_state import ClientStates
 from fedbasis.networks.train import Examples, examples_of
 from pflbed.cache import decode
 from pflbed.errors import InputError
@@ -74,14 +74,14 @@ class Node:
         """Return the folder for one run's things; a run may call itself what it likes."""
         return self.state / "runs" / hashlib.sha256(run.encode()).hexdigest()[:24]
 
-    def kept(self, run: str, version: int, checkpoint: int) -> Kept:
+    def states(self, run: str, version: int, checkpoint: int) -> ClientStates:
         """Return what the node keeps for a run, as the server knows it.
 
         The server used the update that came with ``version`` and none after it, so what was kept with those is
         dropped; and it may go back to ``checkpoint``, so what is older than that is dropped too.
         """
-        kept = Kept(self.place(run) / "kept")
-        kept.rewind(version)
-        kept.touch(self.name)
-        kept.settle(min(version, checkpoint))
-        return kept
+        states = ClientStates(self.place(run) / "client_states")
+        states.rewind(version)
+        states.touch(self.name)
+        states.prune(min(version, checkpoint))
+        return states

@@ -26,7 +26,7 @@ Block = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Parcel:
+class Payload:
     """One job, or its answer."""
 
     words: Mapping[str, str | int]
@@ -44,7 +44,7 @@ class Parcel:
         return value if isinstance(value, int) else -1
 
 
-def block_of(state: State, precision: str = "float32") -> Block:
+def pack_state(state: State, precision: str = "float32") -> Block:
     """Pack a state; in bfloat16, float32 tensors are rounded and take half the bytes."""
     if precision == "bfloat16":
         state = {g: {n: _halved(tensor) for n, tensor in named.items()} for g, named in state.items()}
@@ -55,7 +55,7 @@ def _halved(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.bfloat16() if tensor.dtype == torch.float32 else tensor
 
 
-def restored(state: State) -> State:
+def as_float32(state: State) -> State:
     """Bring tensors that travelled in bfloat16 back to float32."""
     return {
         group: {name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor for name, tensor in named.items()}
@@ -63,53 +63,53 @@ def restored(state: State) -> State:
     }
 
 
-def aside(parcel: Parcel) -> Parcel:
+def spooled(payload: Payload) -> Payload:
     """Put a parcel's block on disk, from where it is shown without being held in memory."""
-    if not len(parcel.block):
-        return parcel
+    if not len(payload.block):
+        return payload
     with tempfile.TemporaryFile() as file:  # has no name; it is gone when nobody looks at it any more
-        file.write(parcel.block.data)
+        file.write(payload.block.data)
         file.flush()
-        return replace(parcel, block=np.memmap(file, dtype=np.uint8, mode="c"))
+        return replace(payload, block=np.memmap(file, dtype=np.uint8, mode="c"))
 
 
-def joined(parcels: Iterable[Parcel]) -> bytes:
+def to_bytes(payloads: Iterable[Payload]) -> bytes:
     """Write parcels as one run of bytes."""
-    several = list(parcels)
-    told = [[dict(parcel.words), dict(parcel.numbers), len(parcel.block)] for parcel in several]
+    several = list(payloads)
+    told = [[dict(payload.words), dict(payload.numbers), len(payload.block)] for payload in several]
     head = json.dumps(told).encode()
-    return b"".join([len(head).to_bytes(LENGTH, "little"), head, *(parcel.block.tobytes() for parcel in several)])
+    return b"".join([len(head).to_bytes(LENGTH, "little"), head, *(payload.block.tobytes() for payload in several)])
 
 
-def parted(data: bytes) -> list[Parcel]:
+def from_bytes(data: bytes) -> list[Payload]:
     """Read parcels that somebody else wrote; lengths are checked before anything is copied."""
     try:
         start = LENGTH + int.from_bytes(data[:LENGTH], "little")
         told = json.loads(data[LENGTH:start])
         if start + sum(length for _, _, length in told) != len(data) or any(length < 0 for _, _, length in told):
             raise ValueError("it has another length than it tells of")
-        parcels = []
+        payloads = []
         for words, numbers, length in told:
             plain = {str(key): value for key, value in words.items() if isinstance(value, str | int)}
             counted = {str(key): float(value) for key, value in numbers.items()}
             block = np.frombuffer(bytearray(data[start : start + length]), dtype=np.uint8)
-            parcels.append(Parcel(plain, counted, block))
+            payloads.append(Payload(plain, counted, block))
             start += length
     except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        raise InputError(f"it must be parcels of ours, but it is not ({error}).") from error
-    return parcels
+        raise InputError(f"it must be payloads of ours, but it is not ({error}).") from error
+    return payloads
 
 
-def loaded(parcels: Iterable[Parcel]) -> RecordDict:
+def to_record(payloads: Iterable[Payload]) -> RecordDict:
     """Put parcels into the content of a message."""
-    data = joined(parcels)
+    data = to_bytes(payloads)
     return RecordDict({KIND: ArrayRecord({KIND: Array("uint8", (len(data),), KIND, data)})})
 
 
-def unloaded(content: RecordDict) -> list[Parcel]:
+def from_record(content: RecordDict) -> list[Payload]:
     """Take the parcels out of a message; what is not laid out like one is refused."""
     record = content.get(KIND)
     array = record.get(KIND) if isinstance(record, ArrayRecord) and len(record) == len(content) == 1 else None
     if array is None or (array.dtype, array.stype) != ("uint8", KIND):
         raise InputError("it must hold one array of ours, but it holds something else.")
-    return parted(array.data)
+    return from_bytes(array.data)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fedbasis.experiment.config import parse, read
-from fedbasis.experiment.toml import Section, read_toml
+from fedbasis.experiment.toml import ConfigSection, read_toml
 from fedbasis.flower import keys
-from fedbasis.flower.settings import EXPERIMENTS, FEDERATION, Federation, Plan, read_plans
+from fedbasis.flower.settings import EXPERIMENTS, FEDERATION, FederatedRun, Federation, read_plans
 from pflbed.errors import InputError
 
 LOOPBACK = "127.0.0.1"
@@ -66,7 +66,7 @@ for real hosts, and keep private ones where they are used. See docs/federation.m
 IGNORED = "keys/\nstate/\nruns/\n.flower/\n"
 
 
-class Entry(Section):
+class NodeEntry(ConfigSection):
     """A node that this host starts."""
 
     name: str
@@ -91,16 +91,16 @@ class Project:
         """Certificates and private keys."""
         return self.folder / "keys"
 
-    def plans(self) -> list[Plan]:
+    def plans(self) -> list[FederatedRun]:
         """Read what is to be trained."""
         return read_plans(self.app)
 
-    def nodes(self) -> list[Entry]:
+    def nodes(self) -> list[NodeEntry]:
         """Read which nodes this host starts."""
         path = self.folder / "nodes.toml"
         raw = read_toml(path, "A federation's folder needs its nodes:", "'fedbasis federation init' writes them")
         try:
-            return [Entry(**entry) for entry in raw["node"]]
+            return [NodeEntry(**entry) for entry in raw["node"]]
         except (ValueError, TypeError, KeyError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"The file {path} must list nodes with name, data and key, but: {reason}.") from error
@@ -109,7 +109,7 @@ class Project:
         """Find what a file of this folder names."""
         return (self.folder / Path(path).expanduser()).absolute()
 
-    def state(self, node: Entry) -> Path:
+    def state(self, node: NodeEntry) -> Path:
         """Return a node's own folder."""
         return self.folder.absolute() / "state" / Path(node.key).stem
 

@@ -14,22 +14,19 @@ import torch
 from flwr.app import Context, MessageType
 from flwr.serverapp import Grid, ServerApp
 
-from fedbasis.engines.base import Lost
+from fedbasis.engines.base import NoUpdate
 from fedbasis.experiment import bases_card, mechanism_for, protectable
-from fedbasis.flower.batching import LITTLE, Exchange
+from fedbasis.flower.batching import LITTLE, RequestBatcher
 from fedbasis.flower.deployment import OUTCOME
 from fedbasis.flower.engine import Nodes
-from fedbasis.flower.payload import Parcel, block_of
-from fedbasis.flower.settings import Plan, read_plans
+from fedbasis.flower.payload import Payload, pack_state
+from fedbasis.flower.settings import FederatedRun, read_plans
 from fedbasis.serving import artifact
 from fedbasis.training.rounds import sampled, train
 from pflbed.errors import InputError
 from pflbed.files import write_json
 
 PERSONALIZE = f"{MessageType.QUERY}.personalize"
-
-
-Found = dict[str, Any]
 
 
 def server_app(app: Path) -> ServerApp:
@@ -53,27 +50,27 @@ def server_app(app: Path) -> ServerApp:
     return made
 
 
-def train_all(plans: Sequence[Plan], grid: Grid, out: Path) -> Found:
+def train_all(plans: Sequence[FederatedRun], grid: Grid, out: Path) -> dict[str, Any]:
     """Train every experiment to its end."""
     terms = plans[0].federation
-    exchange = Exchange(grid, len(plans), MessageType.TRAIN, terms.deadline, terms.minimum)
-    _side_by_side(plans, exchange, lambda plan: _train(plan, exchange, out))
+    batcher = RequestBatcher(grid, len(plans), MessageType.TRAIN, terms.deadline, terms.minimum)
+    _side_by_side(plans, batcher, lambda plan: _train(plan, batcher, out))
     return {"runs": [str(plan.run(out).folder) for plan in plans]}
 
 
-def _side_by_side(plans: Sequence[Plan], exchange: Exchange, work: Callable[[Plan], None]) -> None:
+def _side_by_side(plans: Sequence[FederatedRun], batcher: RequestBatcher, work: Callable[[FederatedRun], None]) -> None:
     """Work on every experiment; one that fails stops no other."""
     torch.set_num_threads(plans[0].experiment.machine.threads)
     errors: list[Exception] = []
 
-    def alone(plan: Plan) -> None:
-        with exchange.turn:
+    def alone(plan: FederatedRun) -> None:
+        with batcher.turn:
             try:
                 work(plan)
             except Exception as error:  # noqa: BLE001  raised below, when the others are done
                 errors.append(error)
             finally:
-                exchange.leave()
+                batcher.leave()
 
     threads = [threading.Thread(target=alone, args=(plan,), daemon=True) for plan in plans]
     for thread in threads:
@@ -84,7 +81,7 @@ def _side_by_side(plans: Sequence[Plan], exchange: Exchange, work: Callable[[Pla
         raise errors[0]
 
 
-def _train(plan: Plan, exchange: Exchange, out: Path) -> None:
+def _train(plan: FederatedRun, batcher: RequestBatcher, out: Path) -> None:
     run, e, clients = plan.run(out), plan.experiment, plan.federation.clients
     if run.done:
         return
@@ -97,7 +94,7 @@ def _train(plan: Plan, exchange: Exchange, out: Path) -> None:
         settings["data"]["source"] = f"{len(clients)} nodes"
         write_json(run.config, settings)
         write_json(run.federation, plan.federation.model_dump(mode="json"))
-        nodes = Nodes(plan, method, exchange, run)
+        nodes = Nodes(plan, method, batcher, run)
         server = train(
             method, nodes, clients, e.seed, run, participation=e.train.participation,
             checkpoint_seconds=e.machine.checkpoint_seconds, privacy=mechanism,
@@ -107,32 +104,32 @@ def _train(plan: Plan, exchange: Exchange, out: Path) -> None:
         artifact.save(run.bases, method.published(server), card, replace=True)
         run.finish({"bases": artifact.read_card(run.bases).sha256, "rounds": e.train.rounds})
         run.checkpoint.unlink(missing_ok=True)
-        nodes.kept.remove()
+        nodes.states.remove()
 
 
-def personalize(plans: Sequence[Plan], grid: Grid, out: Path, names: Sequence[str]) -> Found:
+def personalize(plans: Sequence[FederatedRun], grid: Grid, out: Path, names: Sequence[str]) -> dict[str, Any]:
     """Send the published bases to nodes and learn from each how well its own model, which it keeps, does."""
-    exchange = Exchange(grid, len(plans), PERSONALIZE, plans[0].federation.deadline)
-    found: Found = {}
+    batcher = RequestBatcher(grid, len(plans), PERSONALIZE, plans[0].federation.deadline)
+    found: dict[str, Any] = {}
 
-    def fit(plan: Plan) -> None:
+    def fit(plan: FederatedRun) -> None:
         run = plan.run(out)
         if not run.done:
             raise InputError(f"New clients need trained bases, but the run {run.folder} is not done; train it.")
         card, server = artifact.load(run.bases, "bases")
-        block = block_of(server)
+        block = pack_state(server)
         words: dict[str, str | int] = {
             "experiment": plan.name, "run": run.folder.name, "seed": plan.experiment.seed,
             "card": card.model_dump_json(), "digest": hashlib.sha256(block.data).hexdigest(),
         }  # fmt: skip
-        answers = exchange.ask({name: Parcel({**words, "client": name}, {}, block) for name in names}, LITTLE)
-        found[plan.name] = {name: _told(answer) for name, answer in answers.items()}
+        answers = batcher.ask({name: Payload({**words, "client": name}, {}, block) for name in names}, LITTLE)
+        found[plan.name] = {name: _answer(answer) for name, answer in answers.items()}
 
-    _side_by_side(plans, exchange, fit)
+    _side_by_side(plans, batcher, fit)
     return {"personalized": found}
 
 
-def _told(answer: Parcel | Lost) -> dict[str, Any]:
-    if isinstance(answer, Lost):
+def _answer(answer: Payload | NoUpdate) -> dict[str, Any]:
+    if isinstance(answer, NoUpdate):
         return {"error": answer.reason}
     return {"error": answer.word("error")} if answer.word("error") else {"how": answer.word("how"), **answer.numbers}

@@ -15,7 +15,7 @@ from pydantic import Field, Strict, ValidationError
 
 from fedbasis.experiment import method_for
 from fedbasis.experiment.config import Experiment, Share, read
-from fedbasis.experiment.toml import Section, read_toml, sentences
+from fedbasis.experiment.toml import ConfigSection, read_toml, sentences
 from fedbasis.methods.base import Method
 from fedbasis.training.runs import Run
 from pflbed.errors import InputError
@@ -24,7 +24,7 @@ FEDERATION, EXPERIMENTS = "federation.toml", "experiments"
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class Federation(Section):
+class Federation(ConfigSection):
     """The terms of a federation."""
 
     clients: Annotated[tuple[Name, ...], Strict(False)] = Field(
@@ -47,7 +47,7 @@ class Federation(Section):
 
 
 @dataclass(frozen=True)
-class Plan:
+class FederatedRun:
     """An experiment of a federation."""
 
     name: str
@@ -82,13 +82,13 @@ def _checked(raw: Mapping[str, Any], path: Path) -> Federation:
     return federation
 
 
-def read_plans(app: Path) -> list[Plan]:
+def read_plans(app: Path) -> list[FederatedRun]:
     """Read the experiments of an app."""
     federation = read_federation(app)
     found = sorted((app / EXPERIMENTS).glob("*.toml"))
     if not found:
         raise InputError(f"An app must have an experiment to train, but there is no toml file in {app / EXPERIMENTS}.")
-    plans = [Plan(path.stem, read(path), federation) for path in found]
+    plans = [FederatedRun(path.stem, read(path), federation) for path in found]
     for path, plan in zip(found, plans, strict=True):
         privacy = plan.experiment.privacy
         if privacy.noise_multiplier and privacy.noise_seed != "secret":

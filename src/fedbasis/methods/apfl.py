@@ -94,14 +94,19 @@ class APFL(FedAvg):
     config: APFLConfig
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context, only: tuple[int, int] | None = None
+        self,
+        received: State,
+        state: State | None,
+        data: Examples,
+        context: Context,
+        only: tuple[int, int] | None = None,
     ) -> tuple[Sent, State | None]:
         """Train the global model by its own gradient and v by the mixture's, on the same batches."""
         model, recipe = context.model, self.task.recipe
         model.load(received[MODEL])
         second = FlatModel(model.module, model.layout, model.weights[0].device)
-        second.load(received[MODEL] if kept is None else kept[PERSONAL])
-        mixture = self._mixture(second, recipe, None if kept is None else kept[MIXTURE]["alpha"])
+        second.load(received[MODEL] if state is None else state[PERSONAL])
+        mixture = self._mixture(second, recipe, None if state is None else state[MIXTURE]["alpha"])
         mixture.mix(model.weights)
         personal = MeanLoss()
         passes = backward_passes(second, data, recipe, context.generator("batches"), only=only)
@@ -119,10 +124,10 @@ class APFL(FedAvg):
         keeps = {PERSONAL: mixture.tensors(), MIXTURE: {"alpha": mixture.alpha.cpu()}}
         return Sent({MODEL: model.tensors()}, numbers), keeps
 
-    def participant(self, server: State, kept: State | None) -> Tensors:
+    def participant(self, server: State, state: State | None) -> Tensors:
         """Mix the client's own model with the server's; the statistics are the mixture's, which v carries."""
-        w, v = self.model(server), super().participant(server, kept)
-        share = self.config.alpha if kept is None else float(kept[MIXTURE]["alpha"])
+        w, v = self.model(server), super().participant(server, state)
+        share = self.config.alpha if state is None else float(state[MIXTURE]["alpha"])
         return {name: torch.lerp(w[name], v[name], share) if name in self.task.parameters else v[name] for name in v}
 
     def adapt(

@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedbasis.methods.method_config import MethodConfig as MethodConfig  # noqa: PLC0414  (methods take it from here)
+from fedbasis.methods.task import MethodConfig as MethodConfig  # noqa: PLC0414  (methods take it from here)
 from fedbasis.methods.task import Task as Task  # noqa: PLC0414
 from fedbasis.networks.classifier import passed
 from fedbasis.networks.train import Examples, Recipe, predict
 from fedbasis.tensors.averaging import Averaging
 from fedbasis.tensors.flat import FlatModel
-from fedbasis.tensors.packed import spooled
+from fedbasis.tensors.packed import on_disk
 from fedbasis.tensors.params import State, Tensors
 from fedbasis.tensors.seeding import torch_generator
 from pflbed.errors import InputError
@@ -57,7 +57,7 @@ class Sent:
     numbers: Mapping[str, float]
 
 
-def put_aside(updates: Iterable[tuple[str, Sent]]) -> list[tuple[str, Sent]]:
+def spool_updates(updates: Iterable[tuple[str, Sent]]) -> list[tuple[str, Sent]]:
     """Have all updates of a round at hand, on disk: for the rare round that must look at all of them at once."""
     heads: list[tuple[str, Mapping[str, float]]] = []
 
@@ -66,18 +66,18 @@ def put_aside(updates: Iterable[tuple[str, Sent]]) -> list[tuple[str, Sent]]:
             heads.append((client, sent.numbers))
             yield sent.tensors
 
-    shown = spooled(states())
+    shown = on_disk(states())
     return [(client, Sent(state, numbers)) for (client, numbers), state in zip(heads, shown, strict=True)]
 
 
-def within_range(
+def clamped_updates(
     updates: Iterable[tuple[str, Sent]], averaging: Averaging, group: str = MODEL
 ) -> Iterable[tuple[str, Sent]]:
     """Where the server needs single models and does not trust them, bring them into the others' range."""
     if not averaging.robust:
         return updates
-    arrived = put_aside(updates)
-    bounded = averaging.within([sent.tensors[group] for _, sent in arrived])
+    arrived = spool_updates(updates)
+    bounded = averaging.clamp_models([sent.tensors[group] for _, sent in arrived])
     return [
         (client, replace(sent, tensors={**sent.tensors, group: model}))
         for (client, sent), model in zip(arrived, bounded, strict=True)
@@ -117,7 +117,7 @@ class Method(ABC):
     """Names of this method's own ways to serve a new client; ``adapt`` carries them out."""
     ways: ClassVar[tuple[str, ...]] = ("none", "lp", "ft")
     """The ways that are evaluated unless the experiment says otherwise; the last serves a client's folder."""
-    rateless: ClassVar[tuple[str, ...]] = ()
+    rate_free: ClassVar[tuple[str, ...]] = ()
     """Those of its own ways that do not depend on the learning rate, so that none has to be chosen."""
     head_only: ClassVar[tuple[str, ...]] = ()
     """Those of its own ways that train the classifier alone, from the server's model."""
@@ -127,7 +127,7 @@ class Method(ABC):
     """The group of what a client keeps that stands in for the server's tensors in its own model; empty: none does."""
     averages: ClassVar[bool] = True
     """Whether the server averages anything that clients send."""
-    singles: ClassVar[str] = ""
+    needs_single_updates: ClassVar[str] = ""
     """What the server does with what single clients send, besides taking the mean; where noise goes on the mean, this
     cannot be done, and the method is refused with these words. Empty: nothing."""
 
@@ -148,7 +148,7 @@ class Method(ABC):
 
     @abstractmethod
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context
+        self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
         """Train on one client; return what leaves it and what it keeps."""
 
@@ -170,20 +170,20 @@ class Method(ABC):
         """
         return {**server, **self.broadcast(server, client)}
 
-    def unfolded(self, server: State, sent: State) -> State:
+    def as_averageable(self, server: State, sent: State) -> State:
         """Write what one client sent as tensors whose mean over the clients is all that ``folded`` needs."""
         return sent
 
-    def folded(self, server: State, mean: State, seed: int) -> State:
+    def from_average(self, server: State, mean: State, seed: int) -> State:
         """Make the server's next state from the mean of what clients sent: as if one client had sent it."""
         return self.aggregate(server, [("the mean", Sent(mean, {"loss": float("nan"), "examples": 1.0}))], seed)
 
     def require_mean(self) -> None:
         """Refuse, before any work, a method or settings that need more than the clients' mean."""
-        if self.singles:
+        if self.needs_single_updates:
             raise InputError(
-                f"[privacy] protects what is averaged over the clients, but {self.title} needs more: {self.singles}; "
-                "leave [privacy] out or choose another method."
+                f"[privacy] protects what is averaged over the clients, but {self.title} needs more: "
+                f"{self.needs_single_updates}; leave [privacy] out or choose another method."
             )
 
     def published(self, server: State) -> State:
@@ -194,12 +194,12 @@ class Method(ABC):
     def model(self, server: State) -> Tensors:
         """Return the ordinary model a new client starts from, before it has looked at its data."""
 
-    def participant(self, server: State, kept: State | None) -> Tensors:
+    def participant(self, server: State, state: State | None) -> Tensors:
         """Return the model of a client that took part: the server's, with what the client kept in its place.
 
         A client that was never sampled has kept nothing yet and has the server's model.
         """
-        return self.model(server) if kept is None else {**self.model(server), **kept[self.own]}
+        return self.model(server) if state is None else {**self.model(server), **state[self.own]}
 
     def adapt(
         self, how: str, server: State, data: Examples, context: Context, plan: Adaptation

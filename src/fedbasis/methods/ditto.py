@@ -46,15 +46,20 @@ class Ditto(FedAvg):
     config: DittoConfig
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context, only: tuple[int, int] | None = None
+        self,
+        received: State,
+        state: State | None,
+        data: Examples,
+        context: Context,
+        only: tuple[int, int] | None = None,
     ) -> tuple[Sent, State | None]:
         """Train the global model and send it, then train the personal model and keep it."""
-        sent, _ = super().client_update(received, kept, data, context, only)
+        sent, _ = super().client_update(received, state, data, context, only)
         model, recipe = context.model, self.task.recipe
         model.load(received[MODEL])
         pull = proximal(model, self.config.lam)  # towards the received model, which stands there now
-        if kept is not None:
-            model.load(kept[PERSONAL])
+        if state is not None:
+            model.load(state[PERSONAL])
         loss = local_sgd(model, data, recipe, context.generator("batches"), only=only, adjust=pull)
         numbers = {**sent.numbers, "personal_loss": loss.value()}
         return Sent(sent.tensors, numbers), {PERSONAL: model.tensors()}

@@ -70,10 +70,10 @@ class FedMTL(ClientModels):
         return {PULL: combination(models(server), others, sorted(self.task.parameters)), RELATIONS: {"own": row[own]}}
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context
+        self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
         """Train the client's own model with the penalty and send it."""
-        context.model.load(self.start(received, kept, context))
+        context.model.load(self.start(received, state, context))
         adjust = self.penalty(received, context) if PULL in received else None
         loss = local_sgd(context.model, data, self.task.recipe, context.generator("batches"), adjust=adjust)
         trained = context.model.tensors()

@@ -98,14 +98,14 @@ class FedAMP(ClientModels):
         return {MODEL: cloud, RELATIONS: {"alpha": torch.tensor(self.alpha(int(server[CLOCK]["round"])))}}
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context
+        self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
         """Train with the pull towards u_m and send the personal model."""
         model, strength = context.model, self.config.lam / float(received[RELATIONS]["alpha"])
         model.load(received[MODEL])
         adjust = proximal(model, strength)
         if self.config.start == "own":
-            model.load(self.start(received, kept, context))
+            model.load(self.start(received, state, context))
         loss = local_sgd(model, data, self.task.recipe, context.generator("batches"), adjust=adjust)
         trained = model.tensors()
         return Sent({MODEL: trained}, {"loss": loss.value(), "examples": float(len(data))}), {MODEL: trained}

@@ -26,16 +26,21 @@ class FedAvg(Method):
         return {MODEL: self.task.initial(seed)}
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context, only: tuple[int, int] | None = None
+        self,
+        received: State,
+        state: State | None,
+        data: Examples,
+        context: Context,
+        only: tuple[int, int] | None = None,
     ) -> tuple[Sent, State | None]:
         """Train the received model and send it back; ``only`` limits the training to some of its steps."""
         context.model.load(received[MODEL])
-        adjust = self.adjust(received, kept, context)
+        adjust = self.adjust(received, state, context)
         loss = local_sgd(context.model, data, self.task.recipe, context.generator("batches"), only=only, adjust=adjust)
         numbers = {"loss": loss.value(), "examples": float(len(data))}
         return Sent({MODEL: context.model.tensors()}, numbers), None
 
-    def adjust(self, received: State, kept: State | None, context: Context) -> Adjust | None:
+    def adjust(self, received: State, state: State | None, context: Context) -> Adjust | None:
         """What a specialization adds to every gradient, once the model is loaded; here nothing."""
         return None
 

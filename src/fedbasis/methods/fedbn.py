@@ -68,10 +68,10 @@ class FedBn(Partial):
         return {MODEL: server[MODEL]}
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context
+        self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
         """Train everything; keep the normalization layers, of which the server gets a copy for new clients."""
-        sent, own = super().client_update(received, kept, data, context)
+        sent, own = super().client_update(received, state, data, context)
         if self.shares and own is not None:
             sent = replace(sent, tensors={**sent.tensors, NORMALIZATION: own[PERSONAL]})
         return sent, own

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedbasis.methods.base import Adaptation, Context, MethodConfig, Sent
-from fedbasis.methods.shared.multi_model import Several
+from fedbasis.methods.shared.multi_model import MultiModel
 from fedbasis.networks.train import Examples, Objective, local_sgd
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors
@@ -34,7 +34,7 @@ class FedEMConfig(MethodConfig):
     )
 
 
-class FedEM(Several):
+class FedEM(MultiModel):
     """The state is K components; a fitted client is all of them and their weights."""
 
     name: ClassVar[str] = "fedem"
@@ -46,7 +46,7 @@ class FedEM(Several):
     Config: ClassVar[type[MethodConfig]] = FedEMConfig
     personalizers: ClassVar[tuple[str, ...]] = ("fedem",)
     ways: ClassVar[tuple[str, ...]] = ("fedem",)
-    rateless: ClassVar[tuple[str, ...]] = ("fedem",)
+    rate_free: ClassVar[tuple[str, ...]] = ("fedem",)
     one_network: ClassVar[bool] = False
     prefix: ClassVar[str] = "component"
     config: FedEMConfig
@@ -56,11 +56,16 @@ class FedEM(Several):
         return self.numbered(self.starts(seed, self.config.noise))
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context, only: tuple[int, int] | None = None
+        self,
+        received: State,
+        state: State | None,
+        data: Examples,
+        context: Context,
+        only: tuple[int, int] | None = None,
     ) -> tuple[Sent, State | None]:
         """Share the examples out among the components, and train each on its part (over the same batches)."""
         components = self.models(received)
-        pi = self._uniform() if kept is None else kept[MIXTURE]["pi"]
+        pi = self._uniform() if state is None else state[MIXTURE]["pi"]
         q = responsibilities(self.losses(components, data, context), pi)
         trained, loss = [], 0.0
         for k, component in enumerate(components):

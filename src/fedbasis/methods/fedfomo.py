@@ -51,7 +51,7 @@ class FedFomo(ClientModels):
     Config: ClassVar[type[MethodConfig]] = FedFomoConfig
     personalizers: ClassVar[tuple[str, ...]] = ("fomo",)
     ways: ClassVar[tuple[str, ...]] = ("fomo", "fomo+ft")
-    rateless: ClassVar[tuple[str, ...]] = ("fomo",)
+    rate_free: ClassVar[tuple[str, ...]] = ("fomo",)
     config: FedFomoConfig
 
     def init(self, seed: int) -> State:
@@ -99,13 +99,13 @@ class FedFomo(ClientModels):
         return combination(table, better / better.sum().clamp(min=1e-300), base, base)
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context
+        self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
         """Weigh the downloads, move, train on the images not held out, and send the model and the weights."""
         held, rest = self.held_out(data, context)
-        own, base = [], self.start(received, kept, context)
-        if kept is not None and self.config.compare == "previous":
-            own, base = [kept[MODEL]], kept[PREVIOUS]
+        own, base = [], self.start(received, state, context)
+        if state is not None and self.config.compare == "previous":
+            own, base = [state[MODEL]], state[PREVIOUS]
         table = own + models(received)
         weights = self.weights(base, table, held, context)
         start = self.moved(base, table, weights)

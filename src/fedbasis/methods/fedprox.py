@@ -33,6 +33,6 @@ class FedProx(FedAvg):
     Config: ClassVar[type[MethodConfig]] = FedProxConfig
     config: FedProxConfig
 
-    def adjust(self, received: State, kept: State | None, context: Context) -> Adjust | None:
+    def adjust(self, received: State, state: State | None, context: Context) -> Adjust | None:
         """Add the pull towards the received model, which has just been loaded."""
         return proximal(context.model, self.config.mu)

@@ -58,11 +58,16 @@ class FedRoD(FedAvg):
             )
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context, only: tuple[int, int] | None = None
+        self,
+        received: State,
+        state: State | None,
+        data: Examples,
+        context: Context,
+        only: tuple[int, int] | None = None,
     ) -> tuple[Sent, State | None]:
         """Train the generic model and, on its detached features, this client's head; the loss is the sum of both."""
         context.model.load(received[MODEL])
-        head = _Head(context.model.module, self.task, self.task.recipe, {} if kept is None else kept[PERSONAL])
+        head = _Head(context.model.module, self.task, self.task.recipe, {} if state is None else state[PERSONAL])
         counts = torch.bincount(data.labels, minlength=self.task.network.classes)
         prior = log_prior(counts, self.config.gamma).to(context.model.weights[0])
 

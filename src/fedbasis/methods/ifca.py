@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 
 from fedbasis.methods.base import MODEL, Adaptation, Context, MethodConfig, Sent
-from fedbasis.methods.shared.multi_model import Several
+from fedbasis.methods.shared.multi_model import MultiModel
 from fedbasis.networks.train import Examples
 from fedbasis.tensors.params import State, StreamingMean, Tensors
 from pflbed.errors import InputError
@@ -30,7 +30,7 @@ class IFCAConfig(MethodConfig):
     )
 
 
-class IFCA(Several):
+class IFCA(MultiModel):
     """The state is k models, and which share of the last round's clients chose each."""
 
     name: ClassVar[str] = "ifca"
@@ -42,9 +42,9 @@ class IFCA(Several):
     Config: ClassVar[type[MethodConfig]] = IFCAConfig
     personalizers: ClassVar[tuple[str, ...]] = ("cluster",)
     ways: ClassVar[tuple[str, ...]] = ("cluster", "cluster+lp", "cluster+ft")
-    rateless: ClassVar[tuple[str, ...]] = ("cluster",)
+    rate_free: ClassVar[tuple[str, ...]] = ("cluster",)
     prefix: ClassVar[str] = "cluster"
-    singles: ClassVar[str] = "every client says to which cluster its model belongs"
+    needs_single_updates: ClassVar[str] = "every client says to which cluster its model belongs"
     config: IFCAConfig
 
     def init(self, seed: int) -> State:
@@ -57,7 +57,12 @@ class IFCA(Several):
         return {group: tensors for group, tensors in server.items() if group != USAGE}
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context, only: tuple[int, int] | None = None
+        self,
+        received: State,
+        state: State | None,
+        data: Examples,
+        context: Context,
+        only: tuple[int, int] | None = None,
     ) -> tuple[Sent, State | None]:
         """Choose a model and train it as FedAvg does."""
         models = self.models(received)

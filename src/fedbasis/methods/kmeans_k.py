@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedbasis.methods.base import MODEL, Adaptation, Context, MethodConfig
-from fedbasis.methods.shared.last_round import Collected
+from fedbasis.methods.shared.last_round import LastRoundSummary
 from fedbasis.networks.train import Examples
 from fedbasis.tensors.params import State, Tensors
 from fedbasis.tensors.seeding import seed_for
@@ -30,7 +30,7 @@ class KMeansConfig(MethodConfig):
     centroids: int = Field(4, ge=1, description="k, the number of centroids")
 
 
-class KMeansK(Collected):
+class KMeansK(LastRoundSummary):
     """The state is FedAvg's model, and after the last round the centroids besides."""
 
     name: ClassVar[str] = "kmeans-k"
@@ -41,7 +41,7 @@ class KMeansK(Collected):
     Config: ClassVar[type[MethodConfig]] = KMeansConfig
     personalizers: ClassVar[tuple[str, ...]] = ("centroid",)
     ways: ClassVar[tuple[str, ...]] = ("centroid", "centroid+lp", "centroid+ft")
-    rateless: ClassVar[tuple[str, ...]] = ("centroid",)
+    rate_free: ClassVar[tuple[str, ...]] = ("centroid",)
     prefix: ClassVar[str] = "centroid"
     config: KMeansConfig
 

@@ -54,7 +54,7 @@ class KNNPer(FedAvg):
     Config: ClassVar[type[MethodConfig]] = KNNPerConfig
     personalizers: ClassVar[tuple[str, ...]] = ("knn",)
     ways: ClassVar[tuple[str, ...]] = ("knn",)
-    rateless: ClassVar[tuple[str, ...]] = ("knn",)
+    rate_free: ClassVar[tuple[str, ...]] = ("knn",)
     one_network: ClassVar[bool] = False
     config: KNNPerConfig
 

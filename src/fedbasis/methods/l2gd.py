@@ -63,11 +63,11 @@ class L2GD(Method):
         return {MODEL: self.task.initial(seed)}
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context
+        self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
         """Continue with one's own model: the round's heads, then its tails."""
         model, recipe = context.model, self.task.recipe
-        model.load(received[MODEL] if kept is None else kept[PERSONAL])
+        model.load(received[MODEL] if state is None else state[PERSONAL])
         epoch = _steps(data, recipe.batch)
         heads, tails = self.run(context.seed, context.round, epoch)
         self._pull(model, received[MODEL], heads)

@@ -25,17 +25,17 @@ class Local(Method):
     ways: ClassVar[tuple[str, ...]] = ("ft",)
     own: ClassVar[str] = MODEL
     averages: ClassVar[bool] = False
-    singles: ClassVar[str] = "there is no mean, because nothing leaves a client"
+    needs_single_updates: ClassVar[str] = "there is no mean, because nothing leaves a client"
 
     def init(self, seed: int) -> State:
         """Start from the initial model."""
         return {MODEL: self.task.initial(seed)}
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context
+        self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
         """Train the client's own model further; its first time it starts from the initial model."""
-        context.model.load((received if kept is None else kept)[MODEL])
+        context.model.load((received if state is None else state)[MODEL])
         loss = local_sgd(context.model, data, self.task.recipe, context.generator("batches"))
         return Sent({}, {"loss": loss.value(), "examples": float(len(data))}), {MODEL: context.model.tensors()}
 

@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedbasis.methods.base import MODEL, Adaptation, Context, MethodConfig
-from fedbasis.methods.shared.last_round import Collected
+from fedbasis.methods.shared.last_round import LastRoundSummary
 from fedbasis.networks.train import Examples, by_epoch, sgd_steps
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors
@@ -34,7 +34,7 @@ class PCAConfig(MethodConfig):
     components: int = Field(4, ge=1, description="k, the number of principal components")
 
 
-class PCAK(Collected):
+class PCAK(LastRoundSummary):
     """The state is FedAvg's model, and after the last round the components besides."""
 
     name: ClassVar[str] = "pca-k"

@@ -53,7 +53,7 @@ class PerFedAvg(Method):
         return {MODEL: self.task.initial(seed)}
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context
+        self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
         """Descend along the meta-gradient; the logged loss is the one after the inner step."""
         model, recipe, loss = context.model, self.task.recipe, MeanLoss()

@@ -55,7 +55,7 @@ class PFedMe(Method):
         return {MODEL: self.task.initial(seed)}
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context
+        self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
         """Follow theta batch by batch and let w follow theta; send w, keep theta."""
         model, recipe, config, loss = context.model, self.task.recipe, self.config, MeanLoss()

@@ -47,7 +47,7 @@ class Scaffold(FedAvg):
     sends: ClassVar[str] = "1 model and 1 control variate (2 models)"
     keeps: ClassVar[str] = "its control variate"
     Config: ClassVar[type[MethodConfig]] = ScaffoldConfig
-    singles: ClassVar[str] = "the server counts the clients that take part for the first time"
+    needs_single_updates: ClassVar[str] = "the server counts the clients that take part for the first time"
     config: ScaffoldConfig
 
     def init(self, seed: int) -> State:
@@ -64,25 +64,30 @@ class Scaffold(FedAvg):
         return {MODEL: server[MODEL]}
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context, only: tuple[int, int] | None = None
+        self,
+        received: State,
+        state: State | None,
+        data: Examples,
+        context: Context,
+        only: tuple[int, int] | None = None,
     ) -> tuple[Sent, State | None]:
         """Train with corrected steps, then estimate the client's mean gradient from how far it went."""
         recipe, model = self.task.recipe, context.model
         model.load(received[MODEL])
-        adjust = self.adjust(received, kept, context)
+        adjust = self.adjust(received, state, context)
         loss = local_sgd(model, data, recipe, context.generator("batches"), only=only, adjust=adjust)
         trained, reach = model.tensors(), recipe.rate * weight_of(loss.steps, recipe.momentum)
         change = {
             name: (received[MODEL][name] - trained[name]) / reach - control
             for name, control in received[CONTROL].items()
         }
-        own = plus(self._own(received, kept), change)
-        numbers = {"loss": loss.value(), "examples": float(len(data)), FIRST: float(kept is None)}
+        own = plus(self._own(received, state), change)
+        numbers = {"loss": loss.value(), "examples": float(len(data)), FIRST: float(state is None)}
         return Sent({MODEL: trained, CONTROL: change}, numbers), {CONTROL: own}
 
-    def adjust(self, received: State, kept: State | None, context: Context) -> Adjust | None:
+    def adjust(self, received: State, state: State | None, context: Context) -> Adjust | None:
         """Add ``c - c_m`` to every gradient."""
-        difference = plus(received[CONTROL], self._own(received, kept), -1.0)
+        difference = plus(received[CONTROL], self._own(received, state), -1.0)
         flats = self.task.layout.flatten({**received[MODEL], **difference})
         correction = [flat.to(context.model.weights[0].device) for flat in flats]
 
@@ -115,8 +120,8 @@ class Scaffold(FedAvg):
         """The variate that is sent is a change already."""
         return {MODEL: server[MODEL]}
 
-    def _own(self, received: State, kept: State | None) -> Tensors:
-        return self._zeros(received[MODEL]) if kept is None else kept[CONTROL]
+    def _own(self, received: State, state: State | None) -> Tensors:
+        return self._zeros(received[MODEL]) if state is None else state[CONTROL]
 
     def _zeros(self, model: Tensors) -> Tensors:
         return {name: torch.zeros_like(tensor) for name, tensor in model.items() if name in self.task.parameters}

@@ -1,4 +1,4 @@
-"""What every method is given, whatever it is: the network, the local recipe, the rounds, and how to average."""
+"""What every method is given: checked settings, the network, the local recipe, the rounds, and how to average."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 
 from fedbasis.networks.models import Network, classifier_of, normalization_of
 from fedbasis.networks.train import Recipe
@@ -13,6 +14,12 @@ from fedbasis.tensors.averaging import Averaging
 from fedbasis.tensors.blocks import Layout
 from fedbasis.tensors.packed import packed, unpacked
 from fedbasis.tensors.params import Tensors
+
+
+class MethodConfig(BaseModel):
+    """The settings of a method: frozen, checked when made, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)

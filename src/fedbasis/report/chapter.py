@@ -7,7 +7,7 @@ from fedbasis.report.tables import Grid
 
 
 @dataclass(frozen=True)
-class Figure:
+class ReportFigure:
     """One drawing: a name for its file, a caption, and the svg itself."""
 
     name: str
@@ -16,7 +16,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Section:
+class Chapter:
     """What one table or figure of the paper became here; ``name`` also names its files."""
 
     name: str
@@ -24,4 +24,4 @@ class Section:
     text: Sequence[str] = ()
     """Paragraphs: the setting, which of the paper's claims hold here and which do not."""
     tables: Sequence[Grid] = field(default=())
-    figures: Sequence[Figure] = field(default=())
+    figures: Sequence[ReportFigure] = field(default=())

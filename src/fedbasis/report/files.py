@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedbasis.report.chapter import Section
+from fedbasis.report.chapter import Chapter
 from fedbasis.report.svg import standalone
 from fedbasis.report.tables import NOTHING, Cell, Grid
 from pflbed.errors import InputError
@@ -24,7 +24,7 @@ LATEX = {
 MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~])")
 
 
-def write_files(sections: Sequence[Section], folder: Path) -> list[Path]:
+def write_files(sections: Sequence[Chapter], folder: Path) -> list[Path]:
     """Write ``tables/<name>.md|csv|tex`` and ``figures/<name>.svg`` and return their paths.
 
     A section with several tables numbers them from 1.

@@ -9,10 +9,10 @@ from typing import Any
 
 from fedbasis.report.names import suffixes
 from fedbasis.report.runs import RunData
-from fedbasis.serving.evaluation import Row
+from fedbasis.serving.evaluation import ResultRow
 from fedbasis.serving.personalize import label
 
-Scores = dict[tuple[str, str], float]
+ClientScores = dict[tuple[str, str], float]
 """Accuracy by population and client: the same name in another split is another client."""
 
 
@@ -57,11 +57,11 @@ class Group:
         same = [other for other in self.ways if label(method, other) == plain]
         return plain + (f" ({how})" if len(same) > 1 else "") + self.suffix
 
-    def rows(self, how: str, size: str) -> list[Row]:
+    def rows(self, how: str, size: str) -> list[ResultRow]:
         """Return the scored rows of every seed."""
         return [row for run in self.scored if (row := run.row(how, size))]
 
-    def scores(self, how: str, size: str) -> Scores:
+    def scores(self, how: str, size: str) -> ClientScores:
         """Return every client's accuracy (Last); a client that several seeds served counts once, by its mean."""
         found: dict[tuple[str, str], list[float]] = {}
         for run in self.scored:

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 
-from fedbasis.report.groups import Group, Scores, compared
+from fedbasis.report.groups import ClientScores, Group, compared
 from fedbasis.report.paired import leaders
 from fedbasis.report.runs import RunData, sizes_of
-from fedbasis.report.testbeds import beds
+from fedbasis.report.testbeds import testbeds
 from fedbasis.training.runs import Run
 
 OTHERS = 4
@@ -15,7 +15,7 @@ OTHERS = 4
 NAMED = 6
 """So many runs without results are named."""
 
-Ranked = tuple[str, float, Scores]
+Ranked = tuple[str, float, ClientScores]
 
 
 def percent(share: float) -> str:
@@ -26,12 +26,12 @@ def percent(share: float) -> str:
 def headline(groups: Sequence[Group]) -> list[str]:
     """Return a sentence per data and size; groups on other clients than the rest have sentences of their own."""
     sentences = []
-    for bed in beds(groups):
-        same = compared(bed.groups)
-        for part in ([same] if same else []) + [[group] for group in bed.groups if group not in same]:
+    for testbed in testbeds(groups):
+        same = compared(testbed.groups)
+        for part in ([same] if same else []) + [[group] for group in testbed.groups if group not in same]:
             scored = [run for group in part for run in group.scored]
-            found = [text for size in sizes_of(scored) if (text := _sentence(part, size, bed.whom))]
-            sentences += [f"{bed.title}: {text}" if bed.title else text for text in found]
+            found = [text for size in sizes_of(scored) if (text := _sentence(part, size, testbed.whom))]
+            sentences += [f"{testbed.title}: {text}" if testbed.title else text for text in found]
     return sentences or ["No run has results yet: new clients are served and scored after the last round."]
 
 
@@ -53,9 +53,9 @@ def caveats(groups: Sequence[Group]) -> list[str]:
         notes.append(
             f"{len(waiting) - NAMED} other runs have no results yet either; Provenance tells how far they are."
         )
-    for bed in beds(groups):
-        same = compared(bed.groups)
-        others = [group.name for group in bed.groups if group not in same]
+    for testbed in testbeds(groups):
+        same = compared(testbed.groups)
+        others = [group.name for group in testbed.groups if group not in same]
         if not same:
             notes.append(
                 "These runs did not serve the same clients (their splits or seeds differ), so their numbers cannot be "

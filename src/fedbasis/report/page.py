@@ -12,18 +12,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedbasis import __version__
 from fedbasis.report import panels, tables, training
-from fedbasis.report.chapter import Section
+from fedbasis.report.chapter import Chapter
 from fedbasis.report.groups import apart, compared, grouped
 from fedbasis.report.headline import caveats, headline
 from fedbasis.report.runs import RunData, read_runs, sizes_of
 from fedbasis.report.svg import Sheet, style
-from fedbasis.report.testbeds import Bed, beds
+from fedbasis.report.testbeds import Testbed, testbeds
 from fedbasis.training.runs import Run
 from pflbed.errors import InputError
 from pflbed.files import replacing
 
 
-def write_report(runs: Sequence[Run], path: Path, sections: Sequence[Section] = ()) -> None:
+def write_report(runs: Sequence[Run], path: Path, sections: Sequence[Chapter] = ()) -> None:
     """Write the report of the runs, finished or not, as one page that needs nothing else; ``sections`` come first."""
     if path.is_dir():
         raise InputError(f"The report must be a file, but {path} is a folder; add a name such as report.html.")
@@ -33,20 +33,20 @@ def write_report(runs: Sequence[Run], path: Path, sections: Sequence[Section] = 
         temporary.write_text(page, encoding="utf-8", errors="replace", newline="\n")
 
 
-def table_sections(runs: Sequence[Run]) -> list[Section]:
+def table_sections(runs: Sequence[Run]) -> list[Chapter]:
     """Return the tables of the page as sections, to be written as files."""
     groups = grouped(read_runs(runs))
-    tested = beds(groups)
+    tested = testbeds(groups)
     found = {
-        "results": [_titled(bed, tables.results(bed.groups)) for bed in tested],
-        "clients": [_titled(bed, tables.by_client(bed.groups)) for bed in tested],
-        "domains": [_titled(bed, tables.by_domain(bed.groups)) for bed in tested],
+        "results": [_titled(testbed, tables.results(testbed.groups)) for testbed in tested],
+        "clients": [_titled(testbed, tables.by_client(testbed.groups)) for testbed in tested],
+        "domains": [_titled(testbed, tables.by_domain(testbed.groups)) for testbed in tested],
         "cost": [tables.training_cost(groups)],
     }
-    return [Section(name, name.capitalize(), tables=grids) for name, grids in found.items()]
+    return [Chapter(name, name.capitalize(), tables=grids) for name, grids in found.items()]
 
 
-def _render(runs: Sequence[RunData], sections: Sequence[Section], home: Path) -> str:
+def _render(runs: Sequence[RunData], sections: Sequence[Chapter], home: Path) -> str:
     environment = Environment(
         loader=PackageLoader("fedbasis.report", "."), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -54,9 +54,9 @@ def _render(runs: Sequence[RunData], sections: Sequence[Section], home: Path) ->
     return environment.get_template("page.html.j2").render(_context(runs, sections, home))
 
 
-def _context(runs: Sequence[RunData], sections: Sequence[Section], home: Path) -> dict[str, Any]:
+def _context(runs: Sequence[RunData], sections: Sequence[Chapter], home: Path) -> dict[str, Any]:
     groups, scored = grouped(runs), [run for run in runs if run.rows]
-    tested = beds(groups)
+    tested = testbeds(groups)
     seeds = any(len(group.runs) > 1 for group in groups)
     sizes, sheet = sizes_of(scored or runs), Sheet()
     smallest, largest = (next(iter(sizes)), list(sizes)[-1]) if sizes else ("", "")
@@ -64,9 +64,13 @@ def _context(runs: Sequence[RunData], sections: Sequence[Section], home: Path) -
         drawn = {
             "sections": [_placed(section, sheet) for section in sections],
             "clients": [
-                (panel, _titled(bed, tables.by_client(bed.groups)), _titled(bed, tables.by_domain(bed.groups)))
-                for bed in tested
-                if (panel := panels.accuracies(bed.groups, bed.title, sheet))
+                (
+                    panel,
+                    _titled(testbed, tables.by_client(testbed.groups)),
+                    _titled(testbed, tables.by_domain(testbed.groups)),
+                )
+                for testbed in tested
+                if (panel := panels.accuracies(testbed.groups, testbed.title, sheet))
             ],
             "training": training.training(groups, sheet),
             "bases": training.bases(groups, sheet),
@@ -82,25 +86,29 @@ def _context(runs: Sequence[RunData], sections: Sequence[Section], home: Path) -
         ],
         "headline": headline(groups),
         "caveats": caveats(groups),
-        "marked": any(compared(bed.groups) for bed in tested),
+        "marked": any(compared(testbed.groups) for testbed in tested),
         "seeds": seeds,
         "sizes": {size: f"{100 * share:g} %" for size, share in sizes.items()},
         "smallest": smallest,
         "largest": largest,
         "results": [
-            (bed.title, _titled(bed, tables.results(bed.groups)), tables.results(apart(bed.groups)) if seeds else None)
-            for bed in tested
+            (
+                testbed.title,
+                _titled(testbed, tables.results(testbed.groups)),
+                tables.results(apart(testbed.groups)) if seeds else None,
+            )
+            for testbed in tested
         ],
         "training_cost": tables.training_cost(groups),
     }
 
 
-def _titled(bed: Bed, grid: tables.Grid) -> tables.Grid:
+def _titled(testbed: Testbed, grid: tables.Grid) -> tables.Grid:
     """Name the data in a table's caption where the page has several."""
-    return replace(grid, caption=f"{bed.title}: {grid.caption}") if bed.title else grid
+    return replace(grid, caption=f"{testbed.title}: {grid.caption}") if testbed.title else grid
 
 
-def _placed(section: Section, sheet: Sheet) -> dict[str, Any]:
+def _placed(section: Chapter, sheet: Sheet) -> dict[str, Any]:
     figures = [(sheet.place(figure.svg, figure.caption or figure.name), figure.caption) for figure in section.figures]
     return {"title": section.title, "text": section.text, "tables": section.tables, "figures": figures}
 

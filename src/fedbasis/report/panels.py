@@ -11,11 +11,11 @@ from markupsafe import Markup
 
 from fedbasis.report import figures
 from fedbasis.report.figures import Line
-from fedbasis.report.groups import Group, Scores
+from fedbasis.report.groups import ClientScores, Group
 from fedbasis.report.runs import RunData, domain_of, domains_of, sizes_of
 from fedbasis.report.svg import Sheet
 from fedbasis.report.tables import UNLEARNED
-from fedbasis.serving.evaluation import Row
+from fedbasis.serving.evaluation import ResultRow
 from pflbed.plots import client_bubbles
 
 Legend = Sequence[tuple[str, str, str]]  # name, colour, style of the line, "dot" or "upright"
@@ -145,7 +145,7 @@ def seed_of(group: Group, run: RunData) -> str:
     return f", seed {run.seed}" if len(group.runs) > 1 else ""
 
 
-def _best(scores: dict[str, Scores]) -> dict[str, Scores]:
+def _best(scores: dict[str, ClientScores]) -> dict[str, ClientScores]:
     """Keep the best rows where there are too many to draw."""
     if len(scores) <= ROWS:
         return scores
@@ -153,7 +153,7 @@ def _best(scores: dict[str, Scores]) -> dict[str, Scores]:
     return {name: scores[name] for name in ranked[:ROWS]}
 
 
-def _alpha(run: RunData, row: Row) -> dict[str, Mapping[str, Sequence[float]]]:
+def _alpha(run: RunData, row: ResultRow) -> dict[str, Mapping[str, Sequence[float]]]:
     key = (row.how, row.size, row.rate)
     return {r["client"]: r["alpha"] for r in run.records if r["alpha"] and (r["how"], r["size"], r["rate"]) == key}
 

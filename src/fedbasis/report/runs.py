@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbasis.serving.evaluation import Row
+from fedbasis.serving.evaluation import ResultRow
 from fedbasis.training.runs import Run, read_lines
 from pflbed.benchmark import Benchmark
 from pflbed.errors import InputError
@@ -26,7 +26,7 @@ class RunData:
     """A line per round."""
     records: Sequence[Mapping[str, Any]]
     """A line per new client, way, size and rate."""
-    rows: Sequence[Row]
+    rows: Sequence[ResultRow]
     """The scored table; empty as long as there are no results."""
     benchmark: Benchmark | None
     digest: str | None
@@ -72,7 +72,7 @@ class RunData:
         """List the ways of personalizing, in the order of the results."""
         return list(dict.fromkeys(row.how for row in self.rows))
 
-    def row(self, how: str, size: str) -> Row | None:
+    def row(self, how: str, size: str) -> ResultRow | None:
         """Return one row of the results."""
         return next((row for row in self.rows if (row.how, row.size) == (how, size)), None)
 
@@ -145,16 +145,18 @@ def _read(run: Run, manifests: dict[str, Benchmark]) -> RunData:
     )  # fmt: skip
 
 
-def _rows(path: Path) -> list[Row]:
+def _rows(path: Path) -> list[ResultRow]:
     try:
         return [_row(**{key: value for key, value in row.items() if key != "delta"}) for row in _json(path)]
     except (TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path} must hold the results of a run, but it cannot be understood: {error}.") from error
 
 
-def _row(method: str, how: str, size: str, per_client: Mapping[str, float], **numbers: float) -> Row:
+def _row(method: str, how: str, size: str, per_client: Mapping[str, float], **numbers: float) -> ResultRow:
     scores = {client: float(score) for client, score in per_client.items()}
-    return Row(str(method), str(how), str(size), per_client=scores, **{key: float(n) for key, n in numbers.items()})
+    return ResultRow(
+        str(method), str(how), str(size), per_client=scores, **{key: float(n) for key, n in numbers.items()}
+    )
 
 
 def _json(path: Path) -> Any:

@@ -9,7 +9,7 @@ from fedbasis.report.runs import RunData
 
 
 @dataclass(frozen=True, eq=False)
-class Bed:
+class Testbed:
     """The groups with results on the same images, for clients that are new or took part."""
 
     title: str
@@ -23,18 +23,18 @@ class Bed:
         return [run for group in self.groups for run in group.scored]
 
 
-def beds(groups: Sequence[Group]) -> list[Bed]:
+def testbeds(groups: Sequence[Group]) -> list[Testbed]:
     """Sort the groups with results by their data and by whom they served, in their order."""
     found: dict[tuple[str | None, str], list[Group]] = {}
     for group in groups:
         for run in group.scored[:1]:
             found.setdefault((run.digest, run.whom), []).append(group)
     if len(found) == 1:
-        return [Bed("", whom, mine) for (_, whom), mine in found.items()]
+        return [Testbed("", whom, mine) for (_, whom), mine in found.items()]
     titles = {key: f"{_source(mine[0].scored[0])}, {key[1]} clients" for key, mine in found.items()}
     shared = [title for title in titles.values() if list(titles.values()).count(title) > 1]
     return [
-        Bed(titles[key] + (f" ({(key[0] or '')[:8]})" if titles[key] in shared else ""), key[1], mine)
+        Testbed(titles[key] + (f" ({(key[0] or '')[:8]})" if titles[key] in shared else ""), key[1], mine)
         for key, mine in found.items()
     ]
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import torch
 
 import fedbasis
-from fedbasis.report.chapter import Section
+from fedbasis.report.chapter import Chapter
 from fedbasis.report.files import escaped, markdown
 from fedbasis.serving.personalize import label
 from fedbasis.training.runs import Run, read_lines
 from pflbed.files import replacing
 
 
-def write_text(sections: Sequence[Section], runs: Sequence[Run], command: str, path: Path) -> None:
+def write_text(sections: Sequence[Chapter], runs: Sequence[Run], command: str, path: Path) -> None:
     """Write the page; ``command`` is what to type to get it."""
     parts = ["# Measured results", f"```\n{command}\n```", *_made(runs)]
     for section in sections:

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedbasis.engines.base import Desk, Result, Workers
-from fedbasis.engines.client_state import Kept, kept_by
+from fedbasis.engines.base import Result, WorkerContext, Workers
+from fedbasis.engines.client_state import ClientStates, state_of
 from fedbasis.methods.base import Adaptation, Context, Method
 from fedbasis.methods.fedbasis import coefficients
 from fedbasis.networks.classifier import apply_head, passed
@@ -28,14 +28,14 @@ from pflbed import Client, Images, global_accuracy, weighted_accuracy
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """Which ways, sizes and rates to try on every new client."""
 
     hows: Sequence[str]
     sizes: Sequence[str]
     rates: Sequence[float]
     adaptation: Adaptation
-    rateless: Sequence[str] = ("none",)
+    rate_free: Sequence[str] = ("none",)
 
     def jobs(self, clients: Iterable[str]) -> list[tuple[str, str, float, str]]:
         """List every ``(how, size, rate, client)``; ways that do not use the rate are tried once."""
@@ -43,7 +43,7 @@ class Plan:
             (how, size, rate, client)
             for how in self.hows
             for size in self.sizes
-            for rate in (self.rates if how not in self.rateless else self.rates[:1])
+            for rate in (self.rates if how not in self.rate_free else self.rates[:1])
             for client in clients
         ]
 
@@ -61,28 +61,28 @@ class Serving:
     """Where clients keep what they learned in training, or what this one keeps if a worker may sit elsewhere."""
 
 
-def serve(desk: Desk, server: State, item: Serving) -> Result:
+def serve(worker: WorkerContext, server: State, item: Serving) -> Result:
     """Personalize one client in one way; return its curves and its predictions as a record for the log.
 
     What a client that took part has kept is looked at by the way ``kept`` alone.
     """
-    method, client, started = desk.method, item.client, time.perf_counter()
-    look = Looks(desk, item.how)
+    method, client, started = worker.method, item.client, time.perf_counter()
+    look = SharedPredictions(worker, item.how)
     data = examples_of(client.sized(item.size))
 
     def validate(_: Context, learned: Tensors) -> float:
         return weighted_accuracy(look(client.val, learned), client.val.labels, client.val_weights)
 
-    context = Context(item.seed, client.id, desk.model)
+    context = Context(item.seed, client.id, worker.model)
     if item.how == KEPT:
-        kept = kept_by(client.id, item.kept)
+        kept = state_of(client.id, item.kept)
         outcome = as_it_is(method.participant(server, kept), context, validate)
     else:
         outcome = personalize(method, server, item.how, data, context, item.plan, validate)
     adapted = time.perf_counter() - started
 
     def guesses_of(fitted: Fitted) -> list[int]:
-        desk.model.load(fitted.tensors)
+        worker.model.load(fitted.tensors)
         guesses: list[int] = look(client.test, fitted.learned).tolist()
         return guesses
 
@@ -111,7 +111,7 @@ def serve(desk: Desk, server: State, item: Serving) -> Result:
     return {}, record
 
 
-class Looks:
+class SharedPredictions:
     """A client's model looks at images. Where clients' models agree, they share a forward pass.
 
     ``none`` gives all clients the same model, so images that several are scored on are looked at once. Where only the
@@ -121,12 +121,12 @@ class Looks:
 
     LIMIT = 64
 
-    def __init__(self, desk: Desk, how: str) -> None:
-        self._desk, self._how = desk, how
+    def __init__(self, worker: WorkerContext, how: str) -> None:
+        self._worker, self._how = worker, how
 
     def __call__(self, images: Images, learned: Tensors) -> NDArray[np.int64]:
         """Return the classes that the desk's model sees in images."""
-        method, model = self._desk.method, self._desk.model
+        method, model = self._worker.method, self._worker.model
 
         def probabilities() -> Tensor:
             return method.probabilities(model, learned, torch.from_numpy(images.pixels))
@@ -145,7 +145,7 @@ class Looks:
         return guesses
 
     def _shared(self, images: Images, make: Callable[[], Tensor]) -> Tensor:
-        key, notes = (self._how, images.key), self._desk.notes
+        key, notes = (self._how, images.key), self._worker.cache
         if key not in notes:
             while len(notes) >= self.LIMIT:
                 notes.pop(next(iter(notes)))
@@ -164,7 +164,7 @@ def chosen_rates(records: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], 
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """One line of the result: a method and a way of personalizing, at one size."""
 
     method: str
@@ -183,7 +183,7 @@ class Row:
         return abs(self.last - self.best)
 
 
-def summarize(method: str, records: Sequence[Mapping[str, Any]], clients: Mapping[str, Client]) -> list[Row]:
+def summarize(method: str, records: Sequence[Mapping[str, Any]], clients: Mapping[str, Client]) -> list[ResultRow]:
     """Score the chosen rates' predictions and average over clients."""
     rows = []
     for (how, size), rate in chosen_rates(records).items():
@@ -191,7 +191,7 @@ def summarize(method: str, records: Sequence[Mapping[str, Any]], clients: Mappin
         last = {r["client"]: _accuracy(clients[r["client"]], r["last_predicted"]) for r in mine}
         best = {r["client"]: _accuracy(clients[r["client"]], r["best_predicted"]) for r in mine}
         rows.append(
-            Row(
+            ResultRow(
                 method, how, size, rate,
                 last=float(np.mean([score for score, _ in last.values()])),
                 best=float(np.mean([score for score, _ in best.values()])),
@@ -213,11 +213,11 @@ def evaluate(
     workers: Workers,
     server: State,
     clients: Mapping[str, Client],
-    plan: Plan,
+    plan: EvaluationPlan,
     seed: int,
     done: Sequence[Mapping[str, Any]] = (),
     write: Callable[[dict[str, Any]], None] | None = None,
-    kept: Kept | None = None,
+    states: ClientStates | None = None,
 ) -> list[dict[str, Any]]:
     """Serve all clients in all ways; jobs whose record is in ``done`` are not repeated.
 
@@ -228,7 +228,7 @@ def evaluate(
     jobs = [job for job in plan.jobs(clients) if job not in finished]
     items = []
     for how, size, rate, client in jobs:
-        theirs = None if kept is None or how != KEPT else kept.reference(client, kept.LAST, workers.same_disk)
+        theirs = None if states is None or how != KEPT else states.reference(client, states.LAST, workers.same_disk)
         items.append(Serving(clients[client], how, size, replace(plan.adaptation, rate=rate), seed, theirs))
     for _, record in workers.run(serve, server, items, [f"the client {job[3]}" for job in jobs]):
         records.append(record)
@@ -238,16 +238,16 @@ def evaluate(
 
 
 @dataclass(frozen=True)
-class Curve:
+class ServingCurve:
     """Serve all clients every so many rounds, by the last way, at the first rate and size; nothing is chosen by it."""
 
     method: Method
     workers: Workers
     clients: Mapping[str, Client]
-    plan: Plan
+    plan: EvaluationPlan
     seed: int
     every: int
-    kept: Kept | None = None
+    states: ClientStates | None = None
 
     def __call__(self, round: int, server: State) -> dict[str, Any]:
         """Return the mean personalized accuracy after this round, if it is one to look at."""
@@ -257,6 +257,6 @@ class Curve:
             return {}
         plan = replace(self.plan, hows=self.plan.hows[-1:], sizes=self.plan.sizes[:1], rates=self.plan.rates[:1])
         published = self.method.published(server)
-        records = evaluate(self.workers, published, self.clients, plan, self.seed, kept=self.kept)
+        records = evaluate(self.workers, published, self.clients, plan, self.seed, states=self.states)
         (row,) = summarize(self.method.name, records, self.clients)
         return {"served": row.last}

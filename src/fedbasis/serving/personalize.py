@@ -22,7 +22,7 @@ from fedbasis.networks.train import Examples, by_epoch, proximal, sgd_steps
 from fedbasis.tensors.params import State, Tensors
 from pflbed.errors import InputError
 
-Validate = Callable[[Context, Tensors], float]
+ValidateModel = Callable[[Context, Tensors], float]
 GENERIC = ("none", "lp", "ft", "ft-prox", "bn")
 KEPT = "kept"
 """The way of a client that took part and has a model of its own from training: it is taken as it is."""
@@ -42,7 +42,7 @@ class Fitted:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AdaptationResult:
     """The personal model after the last epoch and after the best one, with the curves that led there."""
 
     last: Fitted
@@ -79,8 +79,8 @@ def personalize(
     data: Examples,
     context: Context,
     plan: Adaptation,
-    validate: Validate | None = None,
-) -> Outcome:
+    validate: ValidateModel | None = None,
+) -> AdaptationResult:
     """Fit ``context.model`` to the client's data and return the personal models.
 
     ``validate`` scores the current model on validation data along the epochs; without it Best is Last.
@@ -108,14 +108,14 @@ def personalize(
     if len(losses) % plan.validate_every:  # ways of one epoch, or of one more, end between two looks
         look(learned)
     last = Fitted(context.model.tensors(), learned, len(losses))
-    return Outcome(last, best or last, losses, scores)
+    return AdaptationResult(last, best or last, losses, scores)
 
 
-def as_it_is(tensors: Tensors, context: Context, validate: Validate | None = None) -> Outcome:
+def as_it_is(tensors: Tensors, context: Context, validate: ValidateModel | None = None) -> AdaptationResult:
     """Take a model without fitting it."""
     context.model.load(tensors, "The client's own model")
     fitted = Fitted(context.model.tensors(), {}, 1)
-    return Outcome(fitted, fitted, [], [] if validate is None else [validate(context, {})])
+    return AdaptationResult(fitted, fitted, [], [] if validate is None else [validate(context, {})])
 
 
 def _epochs(

@@ -14,15 +14,15 @@ from fedbasis.studies.new_clients import AllMethods, NewClients, Variance
 from fedbasis.studies.pca import PCA
 from fedbasis.studies.rates import MetaRates, Rates
 from fedbasis.studies.regularized import Regularized
-from fedbasis.studies.testbed import Clients, Datasets, Split
+from fedbasis.studies.testbed import ClientsStudy, Datasets, Split
 from pflbed.errors import InputError
 
 STUDIES: Mapping[str, Study] = {
     study.name: study
     for study in (
         Datasets(), NewClients(), Regularized(), Ablation(), CifarParticipating(), CifarNew(), Communication(),
-        MetaRates(), AllMethods(), Variance(), Bases(), Collapse(), Rates(), Coefficients(), Split(), Clients(), PCA(),
-        Curves(),
+        MetaRates(), AllMethods(), Variance(), Bases(), Collapse(), Rates(), Coefficients(), Split(), ClientsStudy(),
+        PCA(), Curves(),
     )
 }  # fmt: skip
 ALIASES: Mapping[str, str] = {alias: study.name for study in STUDIES.values() for alias in study.aliases}

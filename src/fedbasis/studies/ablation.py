@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any, ClassVar
 
-from fedbasis.report.chapter import Section
+from fedbasis.report.chapter import Chapter
 from fedbasis.studies import paper
-from fedbasis.studies.base import Found, Setup, Study, Want
+from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import PAPER, above, another_scale, claim, measured, number, percent, table, title
-from fedbasis.studies.new_clients import at_one_size, main_want, rows_of, sizes
+from fedbasis.studies.new_clients import at_one_size, main_request, rows_of, sizes
 
 PLAIN: Mapping[str, Any] = {"upload": "full", "aggregation": "mean", "rate": "per-basis"}
 CHANGES: Mapping[str, Mapping[str, Any]] = {
@@ -32,41 +32,41 @@ class Ablation(Study):
     aliases: ClassVar[tuple[str, ...]] = ("table-4", "table-f")
     title: ClassVar[str] = "FedBasis without one of its designs"
 
-    def wants(self, setup: Setup) -> list[Want]:
+    def requests(self, setup: Setup) -> list[RunRequest]:
         """A run for every design that is missing, and the whole."""
-        wants = []
-        for bed in setup.scale.hard:
+        requests = []
+        for testbed in setup.scale.hard:
             for seed in setup.seeds:
-                whole = main_want(setup, bed, "fedbasis", seed)
-                wants.append(Want(bed, WHOLE, seed, whole.raw))
+                whole = main_request(setup, testbed, "fedbasis", seed)
+                requests.append(RunRequest(testbed, WHOLE, seed, whole.raw))
                 for name, change in CHANGES.items():
                     settings = {**whole.raw["method"], **change}
                     if settings != whole.raw["method"]:  # the paper's FedBasis is plain already
-                        raw = at_one_size(whole.raw, _size(setup, bed))
-                        wants.append(Want(bed, name, seed, {**raw, "method": settings}))
-        return wants
+                        raw = at_one_size(whole.raw, _size(setup, testbed))
+                        requests.append(RunRequest(testbed, name, seed, {**raw, "method": settings}))
+        return requests
 
-    def section(self, setup: Setup, found: Found) -> Section:
+    def chapter(self, setup: Setup, found: Results) -> Chapter:
         """A table for every dataset, at size M as in the paper."""
         tables, text = [], []
-        for bed in setup.scale.hard:
-            runs, size = found.by_name(self.wants(setup), bed), _size(setup, bed)
+        for testbed in setup.scale.hard:
+            runs, size = found.by_name(self.requests(setup), testbed), _size(setup, testbed)
             scores = {name: [row.last for row in rows_of(runs, (name, HOW), size)] for name in (*CHANGES, WHOLE)}
-            dataset = bed if bed in paper.ABLATION else "office-home"
+            dataset = testbed if testbed in paper.ABLATION else "office-home"
             beside = paper.ABLATION[dataset]
             rows = {
                 name: [measured(shares, runs[name][0].folder), number(beside.get(name))]
                 for name, shares in scores.items()
                 if shares
             }
-            tables.append(table(f"{title(setup, bed)}, size {size}: Last, in %", ["here", PAPER], rows, best=(0,)))
+            tables.append(table(f"{title(setup, testbed)}, size {size}: Last, in %", ["here", PAPER], rows, best=(0,)))
             means = {name: fmean(shares) for name, shares in scores.items() if shares}
-            text += [another_scale(setup, bed, dataset), *_claims(means)]
-        return Section(self.name, self.title, text, tables)
+            text += [another_scale(setup, testbed, dataset), *_claims(means)]
+        return Chapter(self.name, self.title, text, tables)
 
 
-def _size(setup: Setup, bed: str) -> str:
-    names = sizes(setup, bed)
+def _size(setup: Setup, testbed: str) -> str:
+    names = sizes(setup, testbed)
     return "M" if "M" in names else names[-1]
 
 

@@ -15,22 +15,22 @@ from typing import Any, ClassVar
 
 from fedbasis.experiment import Prepared, prepare
 from fedbasis.experiment.config import EMBEDDED, Experiment, parse
-from fedbasis.report.chapter import Section
+from fedbasis.report.chapter import Chapter
 from fedbasis.studies.outcome import Outcome
-from fedbasis.studies.scales import Bed, Scale
+from fedbasis.studies.scales import Scale, TestbedSettings
 from fedbasis.tensors.files import read_tensors
 from pflbed.errors import InputError
 
 
 @dataclass(frozen=True)
-class Want:
+class RunRequest:
     """One run that a study needs: on which dataset, under which name within the study, for which seed."""
 
-    bed: str
+    testbed: str
     name: str
     seed: int
     raw: Mapping[str, Any] = field(repr=False)
-    after: str = ""
+    post_step: str = ""
     """``module:function`` that measures more on the finished run, given what was prepared and the run."""
 
     @cached_property
@@ -41,7 +41,7 @@ class Want:
     @property
     def experiment(self) -> Experiment:
         """The configuration, checked."""
-        return parse(self.raw, f"the plan's {self.name} on {self.bed}")
+        return parse(self.raw, f"the plan's {self.name} on {self.testbed}")
 
 
 @dataclass(frozen=True)
@@ -62,29 +62,31 @@ class Setup:
         """Whether a method was not excluded."""
         return self.methods is None or method in self.methods
 
-    def bed(self, name: str) -> Bed:
+    def testbed(self, name: str) -> TestbedSettings:
         """Return one of the scale's datasets."""
-        return self.scale.beds[name]
+        return self.scale.testbeds[name]
 
-    def raw(self, bed: str, method: str, seed: int = 0, **changes: Mapping[str, Any]) -> dict[str, Any]:
+    def raw(self, testbed: str, method: str, seed: int = 0, **changes: Mapping[str, Any]) -> dict[str, Any]:
         """Write a configuration; ``changes`` go into its sections on top of the scale's, ``settings`` to the method."""
-        base = self.bed(bed)
+        base = self.testbed(testbed)
         sections = {"data": base.data, "model": base.model, "train": base.train, "personalize": base.personalize}
         raw: dict[str, Any] = {name: {**section, **changes.get(name, {})} for name, section in sections.items()}
         raw["data"]["source"] = self._place(base)
-        settings = {**self.scale.settings(bed, method), **changes.get("settings", {})}
+        settings = {**self.scale.settings(testbed, method), **changes.get("settings", {})}
         if base.pretrained and "weights" not in raw["model"]:
             raw["model"] = {**raw["model"], "weights": self._weights(base)}
         machine = {**MACHINE, **({"engine": "serial"} if self.scale.name == "smoke" else {})}
         return {**raw, "machine": machine, "seed": seed, "method": {"name": method, **settings}}
 
-    def want(self, bed: str, method: str, seed: int, name: str = "", after: str = "", **changes: Any) -> Want:
+    def request(
+        self, testbed: str, method: str, seed: int, name: str = "", post_step: str = "", **changes: Any
+    ) -> RunRequest:
         """Plan a run."""
-        return Want(bed, name or method, seed, self.raw(bed, method, seed, **changes), after)
+        return RunRequest(testbed, name or method, seed, self.raw(testbed, method, seed, **changes), post_step)
 
-    def prepared(self, bed: str) -> Prepared:
+    def prepared(self, testbed: str) -> Prepared:
         """Return a dataset split among clients, by the first seed."""
-        return prepare(parse(self.raw(bed, "fedavg", self.seeds[0], personalize=WHOEVER, model=NO_WEIGHTS)))
+        return prepare(parse(self.raw(testbed, "fedavg", self.seeds[0], personalize=WHOEVER, model=NO_WEIGHTS)))
 
     def require_places(self) -> None:
         """Refuse folders and weights that are not there, once and before the first run meets them."""
@@ -97,22 +99,23 @@ class Setup:
                 raise InputError(f"--weights FILE must be a safetensors file, but there is no file {self.weights}.")
             read_tensors(Path(self.weights))  # which says so if it is none
 
-    def _place(self, bed: Bed) -> str:
-        dataset = bed.data.get("dataset")
+    def _place(self, testbed: TestbedSettings) -> str:
+        dataset = testbed.data.get("dataset")
         if dataset is None:
             return EMBEDDED
         place = self.places.get(dataset, self.places.get(""))
         if place is None and self.strict:
             raise InputError(
-                f"The scale '{self.scale.name}' needs {bed.title}, but its folder was not given; "
+                f"The scale '{self.scale.name}' needs {testbed.title}, but its folder was not given; "
                 f"add --data {dataset}=FOLDER, or --data with a folder that holds all datasets."
             )
         return place or dataset
 
-    def _weights(self, bed: Bed) -> str | None:
+    def _weights(self, testbed: TestbedSettings) -> str | None:
         if self.weights is None and self.strict:
             raise InputError(
-                f"On {bed.title} the network starts from pretrained weights, but none were given; add --weights FILE."
+                f"On {testbed.title} the network starts from pretrained weights, but none were given; "
+                "add --weights FILE."
             )
         return self.weights
 
@@ -132,43 +135,47 @@ class Study(ABC):
     """What it shows, in one line."""
 
     @abstractmethod
-    def wants(self, setup: Setup) -> list[Want]:
+    def requests(self, setup: Setup) -> list[RunRequest]:
         """List the runs."""
 
     @abstractmethod
-    def section(self, setup: Setup, found: "Found") -> Section:
+    def chapter(self, setup: Setup, found: "Results") -> Chapter:
         """Make a section of the report of what was found."""
 
 
-class Found:
+class Results:
     """The results of the plan's runs; a run that failed has none."""
 
     def __init__(self, outcomes: Mapping[str, Outcome]) -> None:
         self._outcomes = outcomes
 
-    def get(self, want: Want) -> Outcome | None:
+    def get(self, request: RunRequest) -> Outcome | None:
         """Return what a run gave."""
-        return self._outcomes.get(want.key)
+        return self._outcomes.get(request.key)
 
-    def by_name(self, wants: list[Want], bed: str) -> dict[str, list[Outcome]]:
+    def by_name(self, requests: list[RunRequest], testbed: str) -> dict[str, list[Outcome]]:
         """Return the outcomes on one dataset under their names, a list over the seeds each: those that all names have.
 
         A mean over other seeds is a mean over other clients. A name of which nothing was found is left out.
         """
         named: dict[str, dict[int, Outcome]] = {}
-        for want in wants:
-            outcome = self.get(want) if want.bed == bed else None
+        for request in requests:
+            outcome = self.get(request) if request.testbed == testbed else None
             if outcome is not None:
-                named.setdefault(want.name, {})[want.seed] = outcome
+                named.setdefault(request.name, {})[request.seed] = outcome
         shared = set.intersection(*map(set, named.values())) if named else set()
         return {name: [mine[seed] for seed in sorted(shared)] for name, mine in named.items() if shared}
 
-    def lacking(self, wants: list[Want]) -> list[str]:
+    def lacking(self, requests: list[RunRequest]) -> list[str]:
         """Say which runs there are not, and what this does to the rest."""
-        lost = [f"{want.name} on {want.bed}, seed {want.seed}" for want in wants if self.get(want) is None]
+        lost = [
+            f"{request.name} on {request.testbed}, seed {request.seed}"
+            for request in requests
+            if self.get(request) is None
+        ]
         if not lost:
             return []
         return [
-            f"{len(lost)} of {len(wants)} runs are missing ({'; '.join(lost)}): what is left of a table, its marks and "
-            "its claims are over the seeds that all its rows have."
+            f"{len(lost)} of {len(requests)} runs are missing ({'; '.join(lost)}): what is left of a table, its marks "
+            "and its claims are over the seeds that all its rows have."
         ]

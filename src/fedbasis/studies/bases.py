@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import ClassVar
 
-from fedbasis.report.chapter import Section
+from fedbasis.report.chapter import Chapter
 from fedbasis.studies import paper
-from fedbasis.studies.base import Found, Setup, Study, Want
+from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import (
     PAPER,
     above,
@@ -22,7 +22,7 @@ from fedbasis.studies.grids import (
     table,
     title,
 )
-from fedbasis.studies.new_clients import at_one_size, main_want, rows_of, sizes
+from fedbasis.studies.new_clients import at_one_size, main_request, rows_of, sizes
 
 FEW = 4
 
@@ -38,35 +38,35 @@ class Bases(Study):
     aliases: ClassVar[tuple[str, ...]] = ("table-e",)
     title: ClassVar[str] = "The number of bases"
 
-    def wants(self, setup: Setup) -> list[Want]:
+    def requests(self, setup: Setup) -> list[RunRequest]:
         """FedAvg for one basis, FedBasis for more."""
-        wants = []
-        for bed in setup.scale.counted:
+        requests = []
+        for testbed in setup.scale.counted:
             for seed in setup.seeds:
                 for count in setup.scale.bases:
-                    raw = main_want(setup, bed, "fedavg" if count == 1 else "fedbasis", seed).raw
+                    raw = main_request(setup, testbed, "fedavg" if count == 1 else "fedbasis", seed).raw
                     method = {**raw["method"], **({"bases": count} if count > 1 else {})}
                     if method != raw["method"]:  # a run that no other table reads
-                        raw = at_one_size({**raw, "method": method}, sizes(setup, bed)[0])
-                    wants.append(Want(bed, str(count), seed, raw))
-        return wants
+                        raw = at_one_size({**raw, "method": method}, sizes(setup, testbed)[0])
+                    requests.append(RunRequest(testbed, str(count), seed, raw))
+        return requests
 
-    def section(self, setup: Setup, found: Found) -> Section:
+    def chapter(self, setup: Setup, found: Results) -> Chapter:
         """A table for every dataset."""
         tables, text = [], []
-        for bed in setup.scale.counted:
-            runs, size = found.by_name(self.wants(setup), bed), sizes(setup, bed)[0]
+        for testbed in setup.scale.counted:
+            runs, size = found.by_name(self.requests(setup), testbed), sizes(setup, testbed)[0]
             rows, means = {}, {}
             for count in setup.scale.bases:
                 shares = [row.best for row in rows_of(runs, (str(count), _way(count)), size)]
                 if shares:
-                    beside = paper.BASES[printed(setup, bed)].get(count)
+                    beside = paper.BASES[printed(setup, testbed)].get(count)
                     rows[f"K = {count}"] = [measured(shares, runs[str(count)][0].folder), number(beside)]
                     means[count] = fmean(shares)
-            tables.append(table(f"{title(setup, bed)}, size {size}: Best, in %", ["here", PAPER], rows, best=(0,)))
-            text.append(another_scale(setup, bed, printed(setup, bed)))
+            tables.append(table(f"{title(setup, testbed)}, size {size}: Best, in %", ["here", PAPER], rows, best=(0,)))
+            text.append(another_scale(setup, testbed, printed(setup, testbed)))
             text += _claims(means) if means else []
-        return Section(self.name, self.title, text, tables)
+        return Chapter(self.name, self.title, text, tables)
 
 
 def _claims(means: Mapping[int, float]) -> list[str]:

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import ClassVar
 
-from fedbasis.report.chapter import Section
+from fedbasis.report.chapter import Chapter
 from fedbasis.report.tables import Grid
 from fedbasis.serving.personalize import label
 from fedbasis.studies import paper
-from fedbasis.studies.base import Found, Setup, Study, Want
+from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import (
     PAPER,
     another_scale,
@@ -40,57 +40,57 @@ class CifarNew(Study):
     title: ClassVar[str] = "CIFAR: new clients"
     whom: ClassVar[str] = "new"
 
-    def figures(self, setup: Setup, bed: str) -> Mapping[Key, float]:
+    def figures(self, setup: Setup, testbed: str) -> Mapping[Key, float]:
         """The paper's, which also say what there is to run."""
-        return paper.CIFAR_NEW[printed(setup, bed)]
+        return paper.CIFAR_NEW[printed(setup, testbed)]
 
-    def beds(self, setup: Setup) -> tuple[str, ...]:
+    def testbeds(self, setup: Setup) -> tuple[str, ...]:
         """The datasets."""
         return setup.scale.cifar
 
-    def wants(self, setup: Setup) -> list[Want]:
+    def requests(self, setup: Setup) -> list[RunRequest]:
         """A run for every method, with the ways that the paper's table has."""
-        wants = []
-        for bed in self.beds(setup):
+        requests = []
+        for testbed in self.testbeds(setup):
             ways: dict[str, list[str]] = {}
-            for method, how in self.figures(setup, bed):
+            for method, how in self.figures(setup, testbed):
                 ways.setdefault(method, []).append(how)
             for method, hows in ways.items():
                 if setup.allows(method):
                     serve = {"ways": hows, "whom": self.whom}
-                    wants += [setup.want(bed, method, seed, personalize=serve) for seed in setup.seeds]
-        return wants
+                    requests += [setup.request(testbed, method, seed, personalize=serve) for seed in setup.seeds]
+        return requests
 
-    def section(self, setup: Setup, found: Found) -> Section:
+    def chapter(self, setup: Setup, found: Results) -> Chapter:
         """A table for every dataset."""
         tables, text = [], []
-        for bed in self.beds(setup):
-            runs = found.by_name(self.wants(setup), bed)
-            tables.append(self._grid(setup, bed, runs))
-            text += [another_scale(setup, bed, printed(setup, bed)), budget(setup, bed, runs)]
-            text += self._claims(setup, bed, runs)
-        return Section(self.name, self.title, text, tables)
+        for testbed in self.testbeds(setup):
+            runs = found.by_name(self.requests(setup), testbed)
+            tables.append(self._grid(setup, testbed, runs))
+            text += [another_scale(setup, testbed, printed(setup, testbed)), budget(setup, testbed, runs)]
+            text += self._claims(setup, testbed, runs)
+        return Chapter(self.name, self.title, text, tables)
 
-    def _grid(self, setup: Setup, bed: str, runs: Mapping[str, Sequence[Outcome]]) -> Grid:
+    def _grid(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[Outcome]]) -> Grid:
         rows = {
             label(*key): [measured([row.last for row in found], runs[key[0]][0].folder), number(beside)]
-            for key, beside in self.figures(setup, bed).items()
+            for key, beside in self.figures(setup, testbed).items()
             if (found := rows_of(runs, key, SIZE))
         }
         who = "clients that took part" if self.whom == "participating" else "new clients"
-        return table(f"{title(setup, bed)}: accuracy of {who}, in %", ["here", PAPER], rows, best=(0,))
+        return table(f"{title(setup, testbed)}: accuracy of {who}, in %", ["here", PAPER], rows, best=(0,))
 
-    def _claims(self, setup: Setup, bed: str, runs: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    def _claims(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[Outcome]]) -> list[str]:
         means = {
             key: fmean(row.last for row in found)
-            for key in self.figures(setup, bed)
+            for key in self.figures(setup, testbed)
             if (found := rows_of(runs, key, SIZE))
         }
         ours = means.pop(paper.FEDBASIS, None)
         if ours is None or not means:
             return []
         best = max(means, key=lambda key: means[key])
-        evidence = f"{title(setup, bed)}: FedBasis {percent(ours)}, {label(*best)} {percent(means[best])}"
+        evidence = f"{title(setup, testbed)}: FedBasis {percent(ours)}, {label(*best)} {percent(means[best])}"
         near = ours > means[best] - 0.01
         return [claim("FedBasis is above the best other method, or less than a point below it", near, evidence)]
 
@@ -103,10 +103,10 @@ class CifarParticipating(CifarNew):
     title: ClassVar[str] = "CIFAR: clients that took part"
     whom: ClassVar[str] = "participating"
 
-    def figures(self, setup: Setup, bed: str) -> Mapping[Key, float]:
+    def figures(self, setup: Setup, testbed: str) -> Mapping[Key, float]:
         """Twelve methods."""
-        return paper.PARTICIPATING[printed(setup, bed)]
+        return paper.PARTICIPATING[printed(setup, testbed)]
 
-    def beds(self, setup: Setup) -> tuple[str, ...]:
+    def testbeds(self, setup: Setup) -> tuple[str, ...]:
         """The same images, with no client left out."""
         return setup.scale.cifar_all

@@ -5,12 +5,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbasis.report.chapter import Figure, Section
+from fedbasis.report.chapter import Chapter, ReportFigure
 from fedbasis.report.tables import Grid
 from fedbasis.studies import drawing, paper
-from fedbasis.studies.base import Found, Setup, Study, Want
+from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import above, claim, number, table, title
-from fedbasis.studies.new_clients import main_want, sizes
+from fedbasis.studies.new_clients import main_request, sizes
 
 HOW = paper.FEDBASIS[1]
 
@@ -22,32 +22,32 @@ class Coefficients(Study):
     aliases: ClassVar[tuple[str, ...]] = ("figure-4b",)
     title: ClassVar[str] = "What new clients take of each basis"
 
-    def wants(self, setup: Setup) -> list[Want]:
+    def requests(self, setup: Setup) -> list[RunRequest]:
         """The run of the main table."""
-        return [main_want(setup, bed, "fedbasis", setup.seeds[0]) for bed in setup.scale.main]
+        return [main_request(setup, testbed, "fedbasis", setup.seeds[0]) for testbed in setup.scale.main]
 
-    def section(self, setup: Setup, found: Found) -> Section:
+    def chapter(self, setup: Setup, found: Results) -> Chapter:
         """A figure for every block, and how much of the differences domains explain."""
-        figures: list[Figure] = []
+        figures: list[ReportFigure] = []
         tables: list[Grid] = []
         text: list[str] = []
-        for want in self.wants(setup):
-            outcome, where = found.get(want), title(setup, want.bed)
+        for request in self.requests(setup):
+            outcome, where = found.get(request), title(setup, request.testbed)
             if outcome is None:
                 continue
-            size = sizes(setup, want.bed)[-1]
+            size = sizes(setup, request.testbed)[-1]
             records = sorted(outcome.chosen(HOW, size), key=lambda record: record["client"])
             shares = {}
             for block in records[0]["alpha"]:
                 alpha = {record["client"]: record["alpha"][block] for record in records}
                 caption = f"{where}: coefficients of every new client in block {block}"
-                figures.append(drawing.coefficients(f"coefficients-{want.bed}-{block}", caption, alpha, block))
+                figures.append(drawing.coefficients(f"coefficients-{request.testbed}-{block}", caption, alpha, block))
                 shares[block] = explained(alpha, {record["client"]: record["domain"] for record in records})
             caption = f"{where}: share of the coefficients' variance that lies between domains"
             rows = {block: [number(share, 2, outcome.folder)] for block, share in shares.items()}
             tables.append(table(caption, ["share"], rows))
             text += _claims(where, shares)
-        return Section(self.name, self.title, text, tables, figures)
+        return Chapter(self.name, self.title, text, tables, figures)
 
 
 def explained(alpha: Mapping[str, Sequence[float]], domains: Mapping[str, str]) -> float | None:

@@ -16,9 +16,9 @@ from fedbasis.methods.base import Context
 from fedbasis.methods.fedbasis import coefficients
 from fedbasis.methods.fedbasis.bases import BasisSet
 from fedbasis.networks.train import examples_of
-from fedbasis.report.chapter import Figure, Section
+from fedbasis.report.chapter import Chapter, ReportFigure
 from fedbasis.studies import drawing, paper
-from fedbasis.studies.base import NO_WEIGHTS, Found, Setup, Study, Want
+from fedbasis.studies.base import NO_WEIGHTS, Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import PAPER, above, another_scale, claim, measured, number, percent, table, title
 from fedbasis.training.runs import Run, read_lines, rewrite_lines
 
@@ -35,12 +35,14 @@ HOW, SIZE = "coefficients", "M"
 OFTEN = "every step"
 
 
-def random_want(setup: Setup, name: str, method: str, seed: int, settings: Mapping[str, Any], **more: Any) -> Want:
+def random_request(
+    setup: Setup, name: str, method: str, seed: int, settings: Mapping[str, Any], **more: Any
+) -> RunRequest:
     """Plan one of the runs on forty clients, from random weights; ``more`` is as for every want."""
     data = {"new_clients": 0, "split": [80, 0, 5, 15]} | ({"clients": 10} if setup.scale.name != "smoke" else {})
     scale, serve = setup.scale, {"whom": "participating", **more.pop("personalize", {})}
     train = {"rounds": scale.random_epochs // scale.random_round, "epochs": scale.random_round, **more.pop("train", {})}
-    return setup.want(
+    return setup.request(
         scale.collapse, method, seed, name, data=data, model=NO_WEIGHTS, train=train, personalize=serve,
         settings=settings, **more
     )  # fmt: skip
@@ -63,7 +65,7 @@ def trace(prepared: Prepared, run: Run) -> None:
     rewrite_lines(run.folder / TRACE, lines)
 
 
-AFTER = f"{__name__}:{trace.__name__}"
+POST_STEP = f"{__name__}:{trace.__name__}"
 
 
 class Collapse(Study):
@@ -73,21 +75,23 @@ class Collapse(Study):
     aliases: ClassVar[tuple[str, ...]] = ("figure-2",)
     title: ClassVar[str] = "Bases collapse when they are trained together with their coefficients"
 
-    def wants(self, setup: Setup) -> list[Want]:
+    def requests(self, setup: Setup) -> list[RunRequest]:
         """Joint training and coordinate descent, by the first seed."""
         settings = {"joint": JOINT, "apart": APART}
         return [
-            random_want(setup, name, "fedbasis", setup.seeds[0], mine, personalize={"ways": [HOW]}, after=AFTER)
+            random_request(
+                setup, name, "fedbasis", setup.seeds[0], mine, personalize={"ways": [HOW]}, post_step=POST_STEP
+            )
             for name, mine in settings.items()
         ]
 
-    def section(self, setup: Setup, found: Found) -> Section:
+    def chapter(self, setup: Setup, found: Results) -> Chapter:
         """Four figures and a claim for each pair."""
-        bed = setup.scale.collapse
-        runs = {name: mine[0] for name, mine in found.by_name(self.wants(setup), bed).items()}
-        figures: list[Figure] = []
+        testbed = setup.scale.collapse
+        runs = {name: mine[0] for name, mine in found.by_name(self.requests(setup), testbed).items()}
+        figures: list[ReportFigure] = []
         text = [
-            f"{title(setup, bed)}; clients communicate {_seldom(setup)}. The paper shows curves and no numbers: "
+            f"{title(setup, testbed)}; clients communicate {_seldom(setup)}. The paper shows curves and no numbers: "
             "cosine and entropy rise within a round and along the rounds of joint training. The entropy is that of "
             "softmax(ψ) for both, before coordinate descent sharpens it."
         ]
@@ -108,7 +112,7 @@ class Collapse(Study):
                     )
                 text += _rises(f"joint training raises the {what} {where}", curves.get("joint", ((), ()))[1])
             text += _ends_lower(what, *(along.get(name, ((), ()))[1] for name in NAMES))
-        return Section(self.name, self.title, text, figures=figures)
+        return Chapter(self.name, self.title, text, figures=figures)
 
 
 class Communication(Study):
@@ -118,28 +122,30 @@ class Communication(Study):
     aliases: ClassVar[tuple[str, ...]] = ("table-a",)
     title: ClassVar[str] = "Joint training with unlimited and with limited communication"
 
-    def wants(self, setup: Setup) -> list[Want]:
+    def requests(self, setup: Setup) -> list[RunRequest]:
         """The run of figure 2, and one that sends after every step for as many epochs in all."""
         serve = {"ways": [HOW]}
-        wants = []
+        requests = []
         for seed in setup.seeds:
-            seldom = random_want(setup, _seldom(setup), "fedbasis", seed, JOINT, personalize=serve, after=AFTER)
+            seldom = random_request(
+                setup, _seldom(setup), "fedbasis", seed, JOINT, personalize=serve, post_step=POST_STEP
+            )
             steps = {"rounds": setup.scale.random_epochs * self.steps_an_epoch(setup), "epochs": 1}
             often = {**JOINT, "communicate_every": "step"}
-            wants += [seldom, random_want(setup, OFTEN, "fedbasis", seed, often, personalize=serve, train=steps)]
-        return wants
+            requests += [seldom, random_request(setup, OFTEN, "fedbasis", seed, often, personalize=serve, train=steps)]
+        return requests
 
     def steps_an_epoch(self, setup: Setup) -> int:
         """Batches that an average client has."""
         if setup.scale.name == "smoke":
             return 2
         images, clients = 0.8 * 9991, 40  # PACS, 80 % of it in training
-        return round(images / clients / int(setup.bed(setup.scale.collapse).train["batch"]))
+        return round(images / clients / int(setup.testbed(setup.scale.collapse).train["batch"]))
 
-    def section(self, setup: Setup, found: Found) -> Section:
+    def chapter(self, setup: Setup, found: Results) -> Chapter:
         """One table; the claims are about the gap between personalized and global accuracy."""
-        bed = setup.scale.collapse
-        runs = found.by_name(self.wants(setup), bed)
+        testbed = setup.scale.collapse
+        runs = found.by_name(self.requests(setup), testbed)
         rows, gaps, scores = {}, {}, {}
         names = OFTEN, _seldom(setup)
         for name, beside in zip(names, paper.COMMUNICATION, strict=True):
@@ -150,8 +156,8 @@ class Communication(Study):
                 rows[name] = [measured(own, folder), number(beside[0]), measured(general, folder), number(beside[1])]
                 scores[name], gaps[name] = float(np.mean(own)), float(np.mean(own) - np.mean(general))
         columns = ["personalized", PAPER, "global", PAPER]
-        grid = table(f"{title(setup, bed)}: clients that took part, in %", columns, rows)
-        text = [f"{another_scale(setup, bed, 'pacs')} There, limited is every 5 epochs."]
+        grid = table(f"{title(setup, testbed)}: clients that took part, in %", columns, rows)
+        text = [f"{another_scale(setup, testbed, 'pacs')} There, limited is every 5 epochs."]
         if len(scores) == 2:
             often, seldom = (scores[name] for name in names)
             evidence = f"{percent(often)} {names[0]}, {percent(seldom)} {names[1]}"
@@ -163,7 +169,7 @@ class Communication(Study):
                     "models hardly differ between clients when communication is limited", above(wide, narrow), evidence
                 )
             )
-        return Section(self.name, self.title, text, [grid])
+        return Chapter(self.name, self.title, text, [grid])
 
 
 def _seldom(setup: Setup) -> str:

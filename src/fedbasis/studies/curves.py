@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from fedbasis.report.chapter import Figure, Section
+from fedbasis.report.chapter import Chapter, ReportFigure
 from fedbasis.serving.personalize import label
 from fedbasis.studies import drawing, paper
-from fedbasis.studies.base import Found, Setup, Study, Want
+from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import above, claim, title
 from fedbasis.studies.new_clients import sizes
 from fedbasis.studies.outcome import validation_curve
-from fedbasis.studies.regularized import regularized_want
+from fedbasis.studies.regularized import regularized_request
 
 RATE = 0.005
 """Of the paper's curves; where a scale has others, its first."""
@@ -25,30 +25,30 @@ class Curves(Study):
     aliases: ClassVar[tuple[str, ...]] = ("figure-f",)
     title: ClassVar[str] = "New clients along the rounds, and along regularized fine-tuning"
 
-    def wants(self, setup: Setup) -> list[Want]:
+    def requests(self, setup: Setup) -> list[RunRequest]:
         """A run that serves new clients every few rounds for each method, and the regularized one."""
-        bed, seed = setup.scale.hard[0], setup.seeds[0]
+        testbed, seed = setup.scale.hard[0], setup.seeds[0]
         train = {"serve_every": setup.scale.curve_every}
         rates = [_rate(setup)]
-        wants = [
-            setup.want(bed, method, seed, train=train, personalize={"ways": [how], "rates": rates})
+        requests = [
+            setup.request(testbed, method, seed, train=train, personalize={"ways": [how], "rates": rates})
             for method, how in KEYS
         ]
-        regularized = regularized_want(setup, bed, META, seed)
-        return [*wants, Want(bed, "regularized", seed, regularized.raw)]
+        regularized = regularized_request(setup, testbed, META, seed)
+        return [*requests, RunRequest(testbed, "regularized", seed, regularized.raw)]
 
-    def section(self, setup: Setup, found: Found) -> Section:
+    def chapter(self, setup: Setup, found: Results) -> Chapter:
         """Two figures and a claim for each."""
-        bed = setup.scale.hard[0]
-        runs = {name: mine[0] for name, mine in found.by_name(self.wants(setup), bed).items()}
-        size, figures, text = sizes(setup, bed)[0], list[Figure](), list[str]()
+        testbed = setup.scale.hard[0]
+        runs = {name: mine[0] for name, mine in found.by_name(self.requests(setup), testbed).items()}
+        size, figures, text = sizes(setup, testbed)[0], list[ReportFigure](), list[str]()
         along = {}
         for method, how in KEYS:
             lines = [line for line in runs[method].lines if "served" in line] if method in runs else []
             if lines:
                 along[label(method, how)] = [line["round"] for line in lines], [100 * line["served"] for line in lines]
         if along:
-            caption = f"{title(setup, bed)}, size {size}: accuracy of new clients served after so many rounds"
+            caption = f"{title(setup, testbed)}, size {size}: accuracy of new clients served after so many rounds"
             figures.append(drawing.curves("curves-rounds", caption, along, "round", "personalized accuracy (%)"))
         text += _ahead(along, "FedBasis stays ahead of Per-FedAvg + FT at the end of training")
         tuned = {}
@@ -57,14 +57,14 @@ class Curves(Study):
             if curve[0]:
                 tuned[label(method, how)] = curve
         if tuned:
-            caption = f"{title(setup, bed)}, size {size}: validation accuracy along regularized fine-tuning"
+            caption = f"{title(setup, testbed)}, size {size}: validation accuracy along regularized fine-tuning"
             figures.append(drawing.curves("curves-regularized", caption, tuned, "epoch", "validation accuracy (%)"))
         text += _ahead(tuned, "FedBasis stays ahead of regularized fine-tuning at its end, on validation images")
-        return Section(self.name, self.title, text, figures=figures)
+        return Chapter(self.name, self.title, text, figures=figures)
 
 
 def _rate(setup: Setup) -> float:
-    rates: list[float] = setup.bed(setup.scale.hard[0]).personalize["rates"]
+    rates: list[float] = setup.testbed(setup.scale.hard[0]).personalize["rates"]
     return RATE if RATE in rates else rates[0]
 
 

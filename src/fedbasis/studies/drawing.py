@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fedbasis.report import figures
-from fedbasis.report.chapter import Figure
+from fedbasis.report.chapter import ReportFigure
 from fedbasis.report.svg import Sheet, style
 from pflbed.benchmark import Benchmark
 from pflbed.plots import client_bubbles
@@ -17,7 +17,7 @@ Curve = tuple[Sequence[float], Sequence[float]]
 IDS = re.compile(r'((?:id="|#))f\d+-')
 
 
-def curves(name: str, caption: str, lines: Mapping[str, Curve], along: str, what: str) -> Figure:
+def curves(name: str, caption: str, lines: Mapping[str, Curve], along: str, what: str) -> ReportFigure:
     """Draw named curves; a name that begins like another has its colour, and the next line style."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure as Canvas
@@ -40,20 +40,22 @@ def curves(name: str, caption: str, lines: Mapping[str, Curve], along: str, what
         return _finished(name, caption, figure)
 
 
-def coefficients(name: str, caption: str, alpha: Mapping[str, Sequence[float]], block: str) -> Figure:
+def coefficients(name: str, caption: str, alpha: Mapping[str, Sequence[float]], block: str) -> ReportFigure:
     """Draw one block's coefficients, a row per client, grouped by domain."""
     domains = {client: client.rpartition("/")[0] for client in alpha}
     with style():
         return _finished(name, caption, figures.heat(alpha, domains, block))
 
 
-def clients(name: str, caption: str, benchmark: Benchmark, participating: bool) -> Figure:
+def clients(name: str, caption: str, benchmark: Benchmark, participating: bool) -> ReportFigure:
     """Draw who has how many images of which class."""
     with style():
         return _finished(name, caption, client_bubbles(benchmark, participating))
 
 
-def bars(name: str, caption: str, groups: Mapping[str, Mapping[str, Sequence[float]]], labels: Sequence[str]) -> Figure:
+def bars(
+    name: str, caption: str, groups: Mapping[str, Mapping[str, Sequence[float]]], labels: Sequence[str]
+) -> ReportFigure:
     """Draw mixtures of classes side by side: a panel per way, a bar per class and part."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure as Canvas
@@ -74,7 +76,7 @@ def bars(name: str, caption: str, groups: Mapping[str, Mapping[str, Sequence[flo
         return _finished(name, caption, figure)
 
 
-def _finished(name: str, caption: str, figure: "Drawn") -> Figure:
+def _finished(name: str, caption: str, figure: "Drawn") -> ReportFigure:
     """Turn a drawing into svg; its ids carry its name, so that figures of several studies share a page."""
     svg = IDS.sub(rf"\g<1>{name}-", str(Sheet()(figure, caption)))
-    return Figure(name, caption, svg)
+    return ReportFigure(name, caption, svg)

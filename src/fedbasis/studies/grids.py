@@ -46,7 +46,7 @@ def table(caption: str, columns: Sequence[str], rows: Mapping[str, Sequence[Cell
     return Grid(caption, [("", len(columns))], columns, marked(named, best))
 
 
-def another_scale(setup: Setup, bed: str, dataset: str) -> str:
+def another_scale(setup: Setup, testbed: str, dataset: str) -> str:
     """Say how far the paper's figures, which are of this dataset, can be compared."""
     if setup.scale.name == "paper":
         chosen = "the training here is our choice, since the paper only refers to Collins et al. 2021"
@@ -54,32 +54,34 @@ def another_scale(setup: Setup, bed: str, dataset: str) -> str:
         return f"* The paper's figure on {TITLES[dataset]}; {settings}."
     return (
         f"* The paper's figure on {TITLES[dataset]}, from another scale: larger images and networks, more rounds. "
-        f"Here: {title(setup, bed)}."
+        f"Here: {title(setup, testbed)}."
     )
 
 
-def budget(setup: Setup, bed: str, runs: Mapping[str, object]) -> str:
+def budget(setup: Setup, testbed: str, runs: Mapping[str, object]) -> str:
     """Say how long clients train in a round, with the methods among these runs that count in their own way."""
-    epochs = setup.bed(bed).train["epochs"]
+    epochs = setup.testbed(testbed).train["epochs"]
     said = [f"Local training of a round: {epochs} epoch{'s' * (epochs > 1)}"]
     if "l2gd" in runs:
         said.append("so L2GD too, without its coin")
     if "fedrep" in runs:
-        head = setup.scale.settings(bed, "fedrep").get("head_epochs", FedRepConfig.model_fields["head_epochs"].default)
+        head = setup.scale.settings(testbed, "fedrep").get(
+            "head_epochs", FedRepConfig.model_fields["head_epochs"].default
+        )
         said.append(f"FedRep {epochs} on its body after {head} on its head")
     if "fedbasis" in runs:
         said.append(f"FedBasis {epochs} on its bases after {epochs} on its coefficients")
     return f"{'; '.join(said)}."
 
 
-def title(setup: Setup, bed: str) -> str:
+def title(setup: Setup, testbed: str) -> str:
     """Name a dataset at its scale."""
-    return setup.bed(bed).title
+    return setup.testbed(testbed).title
 
 
-def printed(setup: Setup, bed: str) -> str:
+def printed(setup: Setup, testbed: str) -> str:
     """Name the dataset whose figures in the paper stand beside this one's."""
-    return setup.bed(bed).printed or bed.removesuffix("-all")
+    return setup.testbed(testbed).printed or testbed.removesuffix("-all")
 
 
 def claim(text: str, holds: bool | None, evidence: str) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, variance
 from typing import Any, ClassVar
 
-from fedbasis.report.chapter import Section
+from fedbasis.report.chapter import Chapter
 from fedbasis.report.tables import NOTHING, Cell, Grid
-from fedbasis.serving.evaluation import Row
+from fedbasis.serving.evaluation import ResultRow
 from fedbasis.serving.personalize import label
 from fedbasis.studies import paper
-from fedbasis.studies.base import Found, Setup, Study, Want
+from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import (
     PAPER,
     above,
@@ -50,9 +50,9 @@ SINGLE = ("none", "embedding", "knn")
 """Ways for which the paper prints one number."""
 
 
-def main_want(setup: Setup, bed: str, method: str, seed: int) -> Want:
+def main_request(setup: Setup, testbed: str, method: str, seed: int) -> RunRequest:
     """The run of one method that these tables read, and others too."""
-    return setup.want(bed, method, seed, personalize={"ways": list(WAYS[method])})
+    return setup.request(testbed, method, seed, personalize={"ways": list(WAYS[method])})
 
 
 def at_one_size(raw: Mapping[str, Any], size: str) -> dict[str, Any]:
@@ -69,30 +69,34 @@ class NewClients(Study):
     title: ClassVar[str] = "Personalized accuracy of new clients"
     keys: ClassVar[tuple[Key, ...]] = PROPOSED
 
-    def wants(self, setup: Setup) -> list[Want]:
+    def requests(self, setup: Setup) -> list[RunRequest]:
         """One run for every dataset, method and seed."""
         methods = [method for method in WAYS if setup.allows(method)]
         return [
-            main_want(setup, bed, method, seed)
-            for bed in setup.scale.main
+            main_request(setup, testbed, method, seed)
+            for testbed in setup.scale.main
             for method in methods
             for seed in setup.seeds
         ]
 
-    def section(self, setup: Setup, found: Found) -> Section:
+    def chapter(self, setup: Setup, found: Results) -> Chapter:
         """A table for every dataset."""
         tables, text = [], []
-        for bed in setup.scale.main:
-            runs = found.by_name(self.wants(setup), bed)
-            tables.append(self.grid(setup, bed, runs))
-            text += [another_scale(setup, bed, printed(setup, bed)), budget(setup, bed, runs), *self.notes(setup, bed)]
-            text += self.claims(setup, bed, runs)
-        return Section(self.name, self.title, text, tables)
+        for testbed in setup.scale.main:
+            runs = found.by_name(self.requests(setup), testbed)
+            tables.append(self.grid(setup, testbed, runs))
+            text += [
+                another_scale(setup, testbed, printed(setup, testbed)),
+                budget(setup, testbed, runs),
+                *self.notes(setup, testbed),
+            ]
+            text += self.claims(setup, testbed, runs)
+        return Chapter(self.name, self.title, text, tables)
 
-    def grid(self, setup: Setup, bed: str, runs: Mapping[str, Sequence[Outcome]]) -> Grid:
+    def grid(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[Outcome]]) -> Grid:
         """Lay out Last, Best and |Delta| by size, and the paper's."""
-        beside = paper.NEW_CLIENTS[printed(setup, bed)]
-        names = sizes(setup, bed)
+        beside = paper.NEW_CLIENTS[printed(setup, testbed)]
+        names = sizes(setup, testbed)
         rows: list[tuple[Cell, Sequence[Cell]]] = []
         for method, how in self.keys:
             mine = runs.get(method, [])
@@ -103,20 +107,20 @@ class NewClients(Study):
                 rows.append((Cell(label(method, how), run=mine[0].folder), cells))
         columns = ["Last", "Best", "|Δ|"] * (2 * len(names))
         groups = [pair for size in names for pair in ((f"size {size}", 3), (f"{PAPER} {size}", 3))]
-        caption = f"{title(setup, bed)}: personalized accuracy of new clients, in %"
+        caption = f"{title(setup, testbed)}: personalized accuracy of new clients, in %"
         return Grid(caption, groups, columns, marked(rows, [6 * i for i in range(len(names))]))
 
-    def notes(self, setup: Setup, bed: str) -> list[str]:
+    def notes(self, setup: Setup, testbed: str) -> list[str]:
         """Say how coarsely the best epoch is looked for."""
-        every = setup.bed(bed).personalize.get("validate_every", 1)
-        if looks(setup, bed) == 1:
+        every = setup.testbed(testbed).personalize.get("validate_every", 1)
+        if looks(setup, testbed) == 1:
             return ["Validation looks at the last epoch alone, so Best is Last and |Δ| says nothing."]
         return [f"Best and |Δ| look at one epoch in {every} only."] if every > 1 else []
 
-    def claims(self, setup: Setup, bed: str, runs: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    def claims(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[Outcome]]) -> list[str]:
         """FedBasis is accurate, and it is robust to the stopping epoch."""
-        said, where = [], title(setup, bed)
-        for size in sizes(setup, bed):
+        said, where = [], title(setup, testbed)
+        for size in sizes(setup, testbed):
             scores = {key: rows_of(runs, key, size) for key in self.keys}
             last = {key: fmean(row.last for row in rows) for key, rows in scores.items() if rows}
             delta = {key: fmean(row.delta for row in rows) for key, rows in scores.items() if rows and learns(key)}
@@ -129,7 +133,7 @@ class NewClients(Study):
                 claim("FedBasis serves new clients best", above(ours, others[best]), evidence + percent(others[best]))
             )
             mine = delta.pop(paper.FEDBASIS)
-            if delta and looks(setup, bed) > 1:
+            if delta and looks(setup, testbed) > 1:
                 evidence = f"{where}, {size}: |Δ| {percent(mine)}, the other rows {percent(min(delta.values()))} to "
                 evidence += percent(max(delta.values()))
                 robust = not above(mine, min(delta.values()))
@@ -154,9 +158,9 @@ class Variance(NewClients):
     title: ClassVar[str] = "Variance over the seeds"
     keys: ClassVar[tuple[Key, ...]] = tuple(key for key in EVERY if key != ("fedbn", "bn"))
 
-    def grid(self, setup: Setup, bed: str, runs: Mapping[str, Sequence[Outcome]]) -> Grid:
+    def grid(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[Outcome]]) -> Grid:
         """Lay out the variances by size, and the paper's."""
-        beside, names = paper.VARIANCE[printed(setup, bed)], sizes(setup, bed)
+        beside, names = paper.VARIANCE[printed(setup, testbed)], sizes(setup, testbed)
         rows = []
         for method, how in self.keys:
             cells: list[Cell] = []
@@ -169,38 +173,38 @@ class Variance(NewClients):
                 rows.append((Cell(label(method, how)), cells))
         groups = [pair for size in names for pair in ((f"size {size}", 2), (f"{PAPER} {size}", 2))]
         seeds = max(map(len, runs.values()), default=0)
-        caption = f"{title(setup, bed)}: variance over {seeds} seed{'s' * (seeds != 1)}, in squared points"
+        caption = f"{title(setup, testbed)}: variance over {seeds} seed{'s' * (seeds != 1)}, in squared points"
         return Grid(caption, groups, ["Last", "Best"] * (2 * len(names)), rows)
 
-    def notes(self, setup: Setup, bed: str) -> list[str]:
+    def notes(self, setup: Setup, testbed: str) -> list[str]:
         """Say what a seed is."""
         another = "Another seed is another split into clients too, not only another training."
-        return [another, *super().notes(setup, bed)]
+        return [another, *super().notes(setup, testbed)]
 
-    def claims(self, setup: Setup, bed: str, runs: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    def claims(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[Outcome]]) -> list[str]:
         """Differences in the main table are larger than what seeds do."""
         found = [
-            value for key in self.keys for size in sizes(setup, bed)
+            value for key in self.keys for size in sizes(setup, testbed)
             if (value := spread([row.last for row in rows_of(runs, key, size)])) is not None
         ]  # fmt: skip
         if not found:
             return ["A variance needs at least two seeds that every row has; add --seeds 3."]
-        evidence = f"{title(setup, bed)}: at most {max(found):.2f}, in the paper at most 1.75"
+        evidence = f"{title(setup, testbed)}: at most {max(found):.2f}, in the paper at most 1.75"
         return [claim("seeds move a row of the main table by about a point", max(found) <= 1.75, evidence)]
 
 
-def sizes(setup: Setup, bed: str) -> list[str]:
+def sizes(setup: Setup, testbed: str) -> list[str]:
     """Name the sizes of a new client's data."""
-    return list(setup.bed(bed).data.get("sizes", SIZES))
+    return list(setup.testbed(testbed).data.get("sizes", SIZES))
 
 
-def looks(setup: Setup, bed: str) -> int:
+def looks(setup: Setup, testbed: str) -> int:
     """Count the epochs at which a new client looks at validation images."""
-    serve = setup.bed(bed).personalize
+    serve = setup.testbed(testbed).personalize
     return int(serve["epochs"]) // int(serve.get("validate_every", 1))
 
 
-def rows_of(runs: Mapping[str, Sequence[Outcome]], key: Key, size: str) -> list[Row]:
+def rows_of(runs: Mapping[str, Sequence[Outcome]], key: Key, size: str) -> list[ResultRow]:
     """Return one row of the results for every seed."""
     found = [outcome.row(key[1], size) for outcome in runs.get(key[0], [])]
     return [row for row in found if row is not None]

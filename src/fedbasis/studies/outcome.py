@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbasis.serving.evaluation import Row
+from fedbasis.serving.evaluation import ResultRow
 from fedbasis.training.runs import Run, read_lines
 from pflbed import global_accuracy, weighted_accuracy
 from pflbed.benchmark import Benchmark
@@ -30,10 +30,10 @@ class Outcome:
         return self.run.folder.name
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ResultRow]:
         """The scored table."""
         raw = json.loads(self.run.results.read_text(encoding="utf-8"))
-        return [Row(**{key: value for key, value in row.items() if key != "delta"}) for row in raw]
+        return [ResultRow(**{key: value for key, value in row.items() if key != "delta"}) for row in raw]
 
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
@@ -50,7 +50,7 @@ class Outcome:
         """Who had which images."""
         return load_manifest(self.run.folder / "benchmark")
 
-    def row(self, how: str, size: str) -> Row | None:
+    def row(self, how: str, size: str) -> ResultRow | None:
         """Return one row of the scored table."""
         return next((row for row in self.rows if (row.how, row.size) == (how, size)), None)
 

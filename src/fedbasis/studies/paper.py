@@ -6,7 +6,7 @@ Keys are ``(method, way)`` as in a run's results. Where the paper prints one num
 from collections.abc import Mapping
 
 Key = tuple[str, str]
-Scores = Mapping[str, tuple[float, ...]]  # size -> (Last, Best), or the one number there is
+PrintedScores = Mapping[str, tuple[float, ...]]  # size -> (Last, Best), or the one number there is
 
 FEDBASIS: Key = ("fedbasis", "coefficients+classifier")
 
@@ -19,7 +19,7 @@ def _single(sizes: str, *numbers: float) -> dict[str, tuple[float, ...]]:
     return {size: (number,) for size, number in zip(sizes, numbers, strict=True)}
 
 
-NEW_CLIENTS: Mapping[str, Mapping[Key, Scores]] = {
+NEW_CLIENTS: Mapping[str, Mapping[Key, PrintedScores]] = {
     "pacs": {
         ("fedrep", "lp"): _pairs("SM", 87.4, 87.4, 92.5, 92.4),
         ("fedrep", "ft"): _pairs("SM", 89.8, 89.8, 92.4, 92.5),
@@ -74,7 +74,7 @@ NEW_CLIENTS: Mapping[str, Mapping[Key, Scores]] = {
 }
 """Tables 2 and C. FedBN's row of table 2 has the numbers of FedBN + LP in table C."""
 
-VARIANCE: Mapping[str, Mapping[Key, Scores]] = {
+VARIANCE: Mapping[str, Mapping[Key, PrintedScores]] = {
     "pacs": {
         ("fedrep", "lp"): _pairs("SM", 0.22, 0.16, 0.21, 0.22),
         ("fedrep", "ft"): _pairs("SM", 0.36, 0.29, 0.41, 0.38),

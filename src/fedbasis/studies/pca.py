@@ -8,17 +8,17 @@ fine-tunes anew also moves out of their span. So what few components lose is tol
 
 from typing import Any, ClassVar
 
-from fedbasis.engines.in_process import Here
+from fedbasis.engines.in_process import InProcess
 from fedbasis.experiment import Prepared
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation
 from fedbasis.methods.pca_k import PCAConfig
-from fedbasis.report.chapter import Section
+from fedbasis.report.chapter import Chapter
 from fedbasis.serving import artifact
-from fedbasis.serving.evaluation import Plan, evaluate, summarize
+from fedbasis.serving.evaluation import EvaluationPlan, evaluate, summarize
 from fedbasis.studies import drawing, paper
-from fedbasis.studies.base import Found, Setup, Study, Want
-from fedbasis.studies.collapse import SIZE, random_want
+from fedbasis.studies.base import Results, RunRequest, Setup, Study
+from fedbasis.studies.collapse import SIZE, random_request
 from fedbasis.studies.grids import above, claim, number, table, title
 from fedbasis.studies.outcome import Outcome
 from fedbasis.training.runs import Run, append_line, read_lines, rewrite_lines
@@ -40,14 +40,14 @@ def components(prepared: Prepared, run: Run) -> None:
     _, server = artifact.load(run.bases, "bases", trust=True)
     adapt = Adaptation(e.personalize.epochs, e.personalize.rates[0], e.personalize.decay, e.personalize.momentum,
                        e.personalize.batch, validate_every=e.personalize.epochs)  # fmt: skip
-    plan = Plan(("projection",), prepared.sizes, e.personalize.rates[:1], adapt)
+    plan = EvaluationPlan(("projection",), prepared.sizes, e.personalize.rates[:1], adapt)
     whole = method.config.components
     for k in [2**i for i in range(whole.bit_length()) if 2**i < whole] + [whole]:
         if k in [line["components"] for line in done]:
             continue
         fewer = METHODS["pca-k"](PCAConfig(components=k), method.task)
         state = {group: t for group, t in server.items() if not _beyond(group, k)}
-        (row,) = summarize("pca-k", evaluate(Here(fewer), state, prepared.served, plan, e.seed), prepared.served)
+        (row,) = summarize("pca-k", evaluate(InProcess(fewer), state, prepared.served, plan, e.seed), prepared.served)
         append_line(path, {"components": k, "last": row.last})
 
 
@@ -56,7 +56,7 @@ def _beyond(group: str, count: int) -> bool:
     return prefix == "component" and int(place) >= count
 
 
-AFTER = f"{__name__}:{components.__name__}"
+POST_STEP = f"{__name__}:{components.__name__}"
 
 
 class PCA(Study):
@@ -66,25 +66,25 @@ class PCA(Study):
     aliases: ClassVar[tuple[str, ...]] = ("figure-e",)
     title: ClassVar[str] = "Personal models summed up by principal components or centroids"
 
-    def wants(self, setup: Setup) -> list[Want]:
+    def requests(self, setup: Setup) -> list[RunRequest]:
         """One run of each kind, by the first seed."""
-        seed, rate = setup.seeds[0], setup.bed(setup.scale.collapse).personalize["rates"][0]
+        seed, rate = setup.seeds[0], setup.testbed(setup.scale.collapse).personalize["rates"][0]
         ways = {"pca-k": ["ft"], "kmeans-k": ["centroid"]}
         settings: dict[str, dict[str, Any]] = {
             "pca-k": {"components": setup.scale.components}, "kmeans-k": {"centroids": 4}
         }  # fmt: skip
         return [
-            random_want(
-                setup, name, name, seed, settings[name], after=AFTER if name == "pca-k" else "",
+            random_request(
+                setup, name, name, seed, settings[name], post_step=POST_STEP if name == "pca-k" else "",
                 personalize={"ways": ways[name], "rates": [rate]},
             )
             for name in ways
         ]  # fmt: skip
 
-    def section(self, setup: Setup, found: Found) -> Section:
+    def chapter(self, setup: Setup, found: Results) -> Chapter:
         """One figure, one table, two claims."""
-        bed = setup.scale.collapse
-        runs = {name: mine[0] for name, mine in found.by_name(self.wants(setup), bed).items()}
+        testbed = setup.scale.collapse
+        runs = {name: mine[0] for name, mine in found.by_name(self.requests(setup), testbed).items()}
         scores = _scores(runs)
         whole = scores.get(_named(setup.scale.components))
         rows = {
@@ -92,7 +92,7 @@ class PCA(Study):
             for name, share in scores.items()
         }
         columns = ["accuracy", "points below all components"]
-        grid = table(f"{title(setup, bed)}: clients that took part, in %", columns, rows)
+        grid = table(f"{title(setup, testbed)}: clients that took part, in %", columns, rows)
         text, figures = [ANOTHER], []
         if TUNED in scores and "pca-k" in runs:
             lines = runs["pca-k"].extra(COMPONENTS)
@@ -100,13 +100,13 @@ class PCA(Study):
             curve = {
                 "top k components": (x, [100 * line["last"] for line in lines]), TUNED: (x, [scores[TUNED]] * len(x))
             }  # fmt: skip
-            caption = f"{title(setup, bed)}: accuracy against the number of components"
+            caption = f"{title(setup, testbed)}: accuracy against the number of components"
             figures = [drawing.curves("pca", caption, curve, "components", "accuracy (%)")]
         for name in ("4 components", CENTROIDS):
             if name in scores and whole is not None:
                 evidence = f"{scores[name]:.1f}, all {setup.scale.components} components {whole:.1f}"
                 text.append(claim(f"{name} are not enough", above(whole, scores[name], 0.5), evidence))
-        return Section(self.name, self.title, text, [grid], figures)
+        return Chapter(self.name, self.title, text, [grid], figures)
 
 
 def _scores(runs: dict[str, Outcome]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from fedbasis.experiment.config import Experiment
 from fedbasis.methods import METHODS
 from fedbasis.networks.models import Network
 from fedbasis.serving.personalize import KEPT
-from fedbasis.studies.base import Setup, Study, Want
+from fedbasis.studies.base import RunRequest, Setup, Study
 from pflbed.errors import InputError
 from pflbed.sources import SOURCES
 
@@ -35,49 +35,49 @@ PROBES = ("lp", "none", KEPT, "knn", "embedding+lp", "centroid")
 class Item:
     """One run of the plan, with all that is measured on it."""
 
-    want: Want
-    afters: tuple[str, ...]
+    request: RunRequest
+    post_steps: tuple[str, ...]
     studies: tuple[str, ...]
 
     @cached_property
     def experiment(self) -> Experiment:
         """The configuration, checked."""
-        return self.want.experiment
+        return self.request.experiment
 
     @cached_property
-    def alike(self) -> str:
+    def training_key(self) -> str:
         """The same for runs that train alike (a run that serves along the rounds is like no other)."""
         e = self.experiment
-        serving = () if not e.train.serve_every else (self.want.key,)
+        serving = () if not e.train.serve_every else (self.request.key,)
         return str((e.seed, e.data, e.model, e.train, e.method_name, e.method, serving))
 
 
 def plan(studies: Sequence[Study], setup: Setup) -> list[Item]:
     """Collect the runs of all studies, each once; those that train alike stand together."""
-    found: dict[str, tuple[Want, list[str], list[str]]] = {}
+    found: dict[str, tuple[RunRequest, list[str], list[str]]] = {}
     for study in studies:
-        for want in _wants(study, setup):
-            _, afters, names = found.setdefault(want.key, (want, [], []))
-            afters += [want.after] if want.after and want.after not in afters else []
+        for request in _requests(study, setup):
+            _, post_steps, names = found.setdefault(request.key, (request, [], []))
+            post_steps += [request.post_step] if request.post_step and request.post_step not in post_steps else []
             names += [study.name] if study.name not in names else []
-    items = [Item(want, tuple(afters), tuple(names)) for want, afters, names in found.values()]
+    items = [Item(request, tuple(post_steps), tuple(names)) for request, post_steps, names in found.values()]
     groups: dict[str, list[Item]] = {}
     for item in items:
-        groups.setdefault(item.alike, []).append(item)
+        groups.setdefault(item.training_key, []).append(item)
     return [item for group in groups.values() for item in group]
 
 
-def _wants(study: Study, setup: Setup) -> list[Want]:
+def _requests(study: Study, setup: Setup) -> list[RunRequest]:
     """List a study's runs; one that compares methods must be left at least one of them."""
-    wants = study.wants(setup)
-    everything = [] if wants else study.wants(replace(setup, methods=None, strict=False))
+    requests = study.requests(setup)
+    everything = [] if requests else study.requests(replace(setup, methods=None, strict=False))
     if everything:
-        names = dict.fromkeys(want.experiment.method_name for want in everything)
+        names = dict.fromkeys(request.experiment.method_name for request in everything)
         raise InputError(
             f"--methods must leave {study.name} something to compare, but it names none of its methods; "
             f"these are {', '.join(names)}."
         )
-    return wants
+    return requests
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,10 @@ def passes(experiment: Experiment) -> Passes:
         training = count * part * e.train.batch * e.train.rounds * 1.3
     sizes = sum(d.sizes.values()) if new else 1.0
     mine = pool * ((1 - share) if new else share) * sizes
-    rateless = ("none", KEPT, *METHODS[e.method_name].rateless)
+    rate_free = ("none", KEPT, *METHODS[e.method_name].rate_free)
     serving = predicted = 0.0
     for way in e.ways:
-        tries = 1 if way in rateless else len(p.rates)
+        tries = 1 if way in rate_free else len(p.rates)
         serving += tries * mine * (1 / FORWARD if way in PROBES else p.epochs * (2 if "+ft" in way else 1))
         looks = 1 if way in ("none", KEPT) else p.epochs // p.validate_every
         judged = images * d.split[2] / 100 / (count if d.partition == "natural" else domains)

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import ClassVar
 
-from fedbasis.report.chapter import Section
+from fedbasis.report.chapter import Chapter
 from fedbasis.report.tables import Cell, Grid
 from fedbasis.serving.personalize import label
 from fedbasis.studies import drawing, paper
-from fedbasis.studies.base import Found, Setup, Study, Want
+from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import PAPER, above, another_scale, claim, measured, number, percent, title
 from fedbasis.studies.new_clients import sizes
 from fedbasis.studies.outcome import validation_curve
@@ -35,18 +35,18 @@ class MetaRates(Study):
     title: ClassVar[str] = "New clients at fixed learning rates"
     methods: ClassVar[tuple[str, ...]] = tuple(WAYS)
 
-    def wants(self, setup: Setup) -> list[Want]:
+    def requests(self, setup: Setup) -> list[RunRequest]:
         """A run for every method; its training is that of the main table."""
-        bed, rates = setup.scale.hard[0], list(setup.scale.wide_rates)
+        testbed, rates = setup.scale.hard[0], list(setup.scale.wide_rates)
         return [
-            setup.want(bed, method, seed, personalize={"ways": [WAYS[method]], "rates": rates})
+            setup.request(testbed, method, seed, personalize={"ways": [WAYS[method]], "rates": rates})
             for method in self.methods if setup.allows(method) for seed in setup.seeds
         ]  # fmt: skip
 
-    def section(self, setup: Setup, found: Found) -> Section:
+    def chapter(self, setup: Setup, found: Results) -> Chapter:
         """One table, with the range over the rates in a claim."""
-        bed, rates = setup.scale.hard[0], setup.scale.wide_rates
-        runs, names = found.by_name(self.wants(setup), bed), sizes(setup, bed)
+        testbed, rates = setup.scale.hard[0], setup.scale.wide_rates
+        runs, names = found.by_name(self.requests(setup), testbed), sizes(setup, testbed)
         size = "M" if "M" in names else names[-1]
         rows, ranges = [], {}
         for method, mine in runs.items():
@@ -63,10 +63,10 @@ class MetaRates(Study):
             ranges[method] = max(lasts) - min(lasts)
         groups = [pair for rate in rates for pair in ((f"rate {rate:g}", 2), (f"{PAPER} {rate:g}", 2))]
         grid = Grid(
-            f"{title(setup, bed)}, size {size}: accuracy of new clients by rate, in %", groups,
+            f"{title(setup, testbed)}, size {size}: accuracy of new clients by rate, in %", groups,
             ["Last", "Best"] * (2 * len(rates)), rows,
         )  # fmt: skip
-        text = [another_scale(setup, bed, "office-home"), OF_THE_CLASSIFIER]
+        text = [another_scale(setup, testbed, "office-home"), OF_THE_CLASSIFIER]
         others = {method: spread for method, spread in ranges.items() if method != "fedbasis"}
         if "fedbasis" in ranges and others:
             evidence = "Last differs between rates by " + ", ".join(
@@ -74,7 +74,7 @@ class MetaRates(Study):
             )
             steady = above(min(others.values()), ranges["fedbasis"])
             text.append(claim("FedBasis depends less on the rate than fine-tuning does", steady, evidence))
-        return Section(self.name, self.title, text, [grid])
+        return Chapter(self.name, self.title, text, [grid])
 
 
 class Rates(MetaRates):
@@ -85,10 +85,10 @@ class Rates(MetaRates):
     title: ClassVar[str] = "Fine-tuning curves by learning rate"
     methods: ClassVar[tuple[str, ...]] = ("per-fedavg-fo", "fedbasis")
 
-    def section(self, setup: Setup, found: Found) -> Section:
+    def chapter(self, setup: Setup, found: Results) -> Chapter:
         """One figure, by the first seed; a claim about how far the curves fall from their height."""
-        bed = setup.scale.hard[0]
-        runs, size = found.by_name(self.wants(setup), bed), sizes(setup, bed)[0]
+        testbed = setup.scale.hard[0]
+        runs, size = found.by_name(self.requests(setup), testbed), sizes(setup, testbed)[0]
         lines: dict[str, drawing.Curve] = {}
         falls: dict[str, float] = {}
         for method, (outcome, *_) in runs.items():
@@ -106,6 +106,6 @@ class Rates(MetaRates):
             )
             steady = above(falls["per-fedavg-fo"], falls["fedbasis"], 0.5)
             text.append(claim("FedBasis needs no stopping rule", steady, evidence))
-        caption = f"{title(setup, bed)}, size {size}: mean validation accuracy of new clients along the epochs"
+        caption = f"{title(setup, testbed)}, size {size}: mean validation accuracy of new clients along the epochs"
         figures = [drawing.curves("rates", caption, lines, "epoch", "validation accuracy (%)")] if lines else []
-        return Section(self.name, self.title, text, figures=figures)
+        return Chapter(self.name, self.title, text, figures=figures)

@@ -5,22 +5,22 @@ from statistics import fmean
 from typing import ClassVar
 
 from fedbasis.methods.pfedme import PFedMeConfig
-from fedbasis.report.chapter import Section
+from fedbasis.report.chapter import Chapter
 from fedbasis.serving.personalize import label
 from fedbasis.studies import paper
-from fedbasis.studies.base import Found, Setup, Study, Want
+from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import PAPER, above, another_scale, claim, measured, number, percent, table, title
-from fedbasis.studies.new_clients import main_want, rows_of, sizes
+from fedbasis.studies.new_clients import main_request, rows_of, sizes
 
 WAYS: Mapping[str, tuple[str, ...]] = {"per-fedavg-fo": ("ft", "ft-prox"), "pfedme": ("ft", "pfedme")}
 """Weight decay first, the pull second."""
 OURS = paper.FEDBASIS
 
 
-def regularized_want(setup: Setup, bed: str, method: str, seed: int) -> Want:
+def regularized_request(setup: Setup, testbed: str, method: str, seed: int) -> RunRequest:
     """A method fine-tuned freely and on a leash; the leash is as strong as pFedMe's own."""
     strength = PFedMeConfig.model_fields["strength"].default
-    return setup.want(bed, method, seed, personalize={"ways": list(WAYS[method]), "prox": strength})
+    return setup.request(testbed, method, seed, personalize={"ways": list(WAYS[method]), "prox": strength})
 
 
 class Regularized(Study):
@@ -30,19 +30,19 @@ class Regularized(Study):
     aliases: ClassVar[tuple[str, ...]] = ("table-3",)
     title: ClassVar[str] = "Regularized fine-tuning of new clients"
 
-    def wants(self, setup: Setup) -> list[Want]:
+    def requests(self, setup: Setup) -> list[RunRequest]:
         """Two methods, each with two regularizers, and FedBasis."""
-        bed = setup.scale.hard[0]
-        wants = [
-            regularized_want(setup, bed, method, seed)
+        testbed = setup.scale.hard[0]
+        requests = [
+            regularized_request(setup, testbed, method, seed)
             for method in WAYS if setup.allows(method) for seed in setup.seeds
         ]  # fmt: skip
-        return wants + [main_want(setup, bed, OURS[0], seed) for seed in setup.seeds if setup.allows(OURS[0])]
+        return requests + [main_request(setup, testbed, OURS[0], seed) for seed in setup.seeds if setup.allows(OURS[0])]
 
-    def section(self, setup: Setup, found: Found) -> Section:
+    def chapter(self, setup: Setup, found: Results) -> Chapter:
         """One table and one claim."""
-        bed = setup.scale.hard[0]
-        runs, size = found.by_name(self.wants(setup), bed), sizes(setup, bed)[0]
+        testbed = setup.scale.hard[0]
+        runs, size = found.by_name(self.requests(setup), testbed), sizes(setup, testbed)[0]
         rows, scores = {}, {}
         for method, hows in (*WAYS.items(), (OURS[0], (OURS[1],))):
             cells = []
@@ -53,12 +53,12 @@ class Regularized(Study):
                     scores[method, how] = fmean(last)
             rows[label(method, "ft") if method != OURS[0] else label(*OURS)] = cells
         columns = ["weight decay", PAPER, "equation 2", PAPER]
-        grid = table(f"{title(setup, bed)}, size {size}: Last, in %", columns, rows, best=(0, 2))
-        text = [another_scale(setup, bed, "office-home")]
+        grid = table(f"{title(setup, testbed)}, size {size}: Last, in %", columns, rows, best=(0, 2))
+        text = [another_scale(setup, testbed, "office-home")]
         ours = scores.pop(OURS, None)
         if ours is not None and scores:
             best = max(scores, key=lambda key: scores[key])
             evidence = f"FedBasis {percent(ours)}, the best regularized fine-tuning, {label(*best)}, "
             evidence += percent(scores[best])
             text.append(claim("regularized fine-tuning is not enough", above(ours, scores[best]), evidence))
-        return Section(self.name, self.title, text, [grid])
+        return Chapter(self.name, self.title, text, [grid])

@@ -12,12 +12,12 @@ from pathlib import Path
 from fedbasis.engines.choice import Machine, devices_of
 from fedbasis.experiment import Observer
 from fedbasis.experiment.config import Experiment, parse
-from fedbasis.experiment.jobs import Job, carry_out
+from fedbasis.experiment.jobs import RunJob, carry_out
 from fedbasis.report import write_report
-from fedbasis.report.chapter import Section
+from fedbasis.report.chapter import Chapter
 from fedbasis.report.files import write_files
 from fedbasis.report.text import write_text
-from fedbasis.studies.base import Found, Setup, Study
+from fedbasis.studies.base import Results, Setup, Study
 from fedbasis.studies.outcome import Outcome
 from fedbasis.studies.plan import Item, passes, speed_of
 from fedbasis.training.runs import Run
@@ -49,8 +49,8 @@ def estimates(items: Sequence[Item], out: Path) -> list[float]:
         else:
             if network not in speeds:
                 speeds[network] = speed_of(e)
-            seconds.append(passes(e).seconds(speeds[network], trained_before=item.alike in seen))
-        seen.add(item.alike)
+            seconds.append(passes(e).seconds(speeds[network], trained_before=item.training_key in seen))
+        seen.add(item.training_key)
     return seconds
 
 
@@ -80,27 +80,27 @@ def carry_out_plan(
     items: Sequence[Item], out: Path, jobs: int, watch: Callable[[int, Item], Observer], ended: Callable[[int], None]
 ) -> Done:
     """Do what is not done yet, ``jobs`` at once; a run that fails does not stop the others."""
-    work = [Job(item.experiment, item.alike, ",".join(item.afters)) for item in items]
+    work = [RunJob(item.experiment, item.training_key, ",".join(item.post_steps)) for item in items]
     observers = [watch(number, item) for number, item in enumerate(items)]
     done = Done()
     for number, result in carry_out(work, out / RUNS, observers, jobs):
         if isinstance(result, Exception):
             done.failed.append((items[number], result))
         else:
-            done.runs[items[number].want.key] = result
+            done.runs[items[number].request.key] = result
         ended(number)
     return done
 
 
-def write_all(studies: Sequence[Study], setup: Setup, done: Done, out: Path, command: str) -> list[Section]:
+def write_all(studies: Sequence[Study], setup: Setup, done: Done, out: Path, command: str) -> list[Chapter]:
     """Turn what was found into sections, and write them as pages and as files; ``command`` is what was typed."""
-    found = Found({key: Outcome(run) for key, run in done.runs.items()})
+    found = Results({key: Outcome(run) for key, run in done.runs.items()})
     seeds = f"seed {setup.seeds[0]}" if len(setup.seeds) == 1 else f"seeds 0 to {setup.seeds[-1]}"
     scale = f"Scale {setup.scale.name}: {setup.scale.what}; {seeds}."
     sections = []
     for study in studies:
-        section = study.section(setup, found)
-        sections.append(replace(section, text=[scale, *found.lacking(study.wants(setup)), *section.text]))
+        section = study.chapter(setup, found)
+        sections.append(replace(section, text=[scale, *found.lacking(study.requests(setup)), *section.text]))
     write_files(sections, out)
     write_text(sections, list(done.runs.values()), command, out / "results.md")
     write_report(list(done.runs.values()), out / "report.html", sections)

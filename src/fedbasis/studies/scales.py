@@ -15,7 +15,7 @@ Settings = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Bed:
+class TestbedSettings:
     """One dataset at one scale."""
 
     title: str
@@ -37,7 +37,7 @@ class Scale:
 
     name: str
     what: str
-    beds: Mapping[str, Bed]
+    testbeds: Mapping[str, TestbedSettings]
     main: tuple[str, ...]
     """Tables 2, C and D, figure 4b."""
     hard: tuple[str, ...]
@@ -63,18 +63,18 @@ class Scale:
     components: int = 39
     """Of figure E: as many as forty models have around their mean."""
 
-    def settings(self, bed: str, method: str) -> Settings:
+    def settings(self, testbed: str, method: str) -> Settings:
         """Return a method's settings on a dataset; what is not here is the method's default.
 
         By default L2GD flips coins and FedRep spends ten epochs on its head, whatever the scale. Here L2GD trains for
         the recipe's epochs, and so does FedRep's head, but for the paper's scale, where it has its own ten.
         """
         if method == "fedbasis":
-            return self.beds[bed].fedbasis
+            return self.testbeds[testbed].fedbasis
         if method == "l2gd":
             return {"probability": None}
         if method == "fedrep" and self.name != "paper":
-            return {"head_epochs": self.beds[bed].train["epochs"]}
+            return {"head_epochs": self.testbeds[testbed].train["epochs"]}
         return {}
 
 
@@ -100,14 +100,20 @@ CIFAR: Settings = {
 CIFAR_ADAPT: Settings = {"epochs": 10, "rates": [0.01], "batch": 10, "momentum": 0.5, "validate_every": 10}
 
 
-def _pflbed(title: str, dataset: str) -> Bed:
+def _pflbed(title: str, dataset: str) -> TestbedSettings:
     """One of the two cross-domain datasets with the paper's settings."""
     data = {**PFLBED, "dataset": dataset, "resolution": 224}
-    return Bed(title, data, RESNET18, ROUNDS, {**ADAPT, "batch": 16}, {**AS_PRINTED, "bases": 4}, pretrained=True)
+    return TestbedSettings(
+        title, data, RESNET18, ROUNDS, {**ADAPT, "batch": 16}, {**AS_PRINTED, "bases": 4}, pretrained=True
+    )
 
 
-def _cifar(title: str, dataset: str, clients: Settings, train: Settings, adapt: Settings, fedbasis: Settings) -> Bed:
-    return Bed(title, {**clients, "dataset": dataset}, {"name": "cnn"}, train, adapt, {**fedbasis, "bases": 3})
+def _cifar(
+    title: str, dataset: str, clients: Settings, train: Settings, adapt: Settings, fedbasis: Settings
+) -> TestbedSettings:
+    return TestbedSettings(
+        title, {**clients, "dataset": dataset}, {"name": "cnn"}, train, adapt, {**fedbasis, "bases": 3}
+    )
 
 
 def _paper() -> Scale:
@@ -116,22 +122,22 @@ def _paper() -> Scale:
         "split": [80, 0, 20, 0], "sizes": {"S": 0.1, "M": 0.2, "L": 0.4}, "min_rows": 1,
     }  # fmt: skip
     gld_rounds = {**ROUNDS, "rounds": 200, "batch": 64, "participation": 0.1}
-    gld = Bed(
+    gld = TestbedSettings(
         "GLD23k", natural, RESNET18, gld_rounds, {**ADAPT, "batch": 64}, {**AS_PRINTED, "bases": 8}, pretrained=True
     )
-    beds = {"pacs": _pflbed("PACS", "pacs"), "office-home": _pflbed("Office-Home", "office-home"), "gld23k": gld}
+    testbeds = {"pacs": _pflbed("PACS", "pacs"), "office-home": _pflbed("Office-Home", "office-home"), "gld23k": gld}
     for name, title in (("cifar10", "CIFAR-10"), ("cifar100", "CIFAR-100")):
-        beds[name] = _cifar(title, name, SOME, CIFAR, CIFAR_ADAPT, AS_PRINTED)
-        beds[f"{name}-all"] = _cifar(title, name, ALL, CIFAR, CIFAR_ADAPT, AS_PRINTED)
+        testbeds[name] = _cifar(title, name, SOME, CIFAR, CIFAR_ADAPT, AS_PRINTED)
+        testbeds[f"{name}-all"] = _cifar(title, name, ALL, CIFAR, CIFAR_ADAPT, AS_PRINTED)
     return Scale(
-        "paper", "the paper's own settings", beds, main=("pacs", "office-home", "gld23k"),
+        "paper", "the paper's own settings", testbeds, main=("pacs", "office-home", "gld23k"),
         hard=("office-home", "gld23k"), counted=("pacs", "office-home"), collapse="pacs", cifar=("cifar10", "cifar100"),
         cifar_all=("cifar10-all", "cifar100-all"), random_epochs=100, random_round=5, curve_every=10, seeds=3,
     )  # fmt: skip
 
 
 def _cpu() -> Scale:
-    pacs = Bed(
+    pacs = TestbedSettings(
         "PACS at 32 pixels",
         {**PFLBED, "dataset": "pacs", "resolution": 32},
         {"name": "resnet10", "options": {"width": 16}},
@@ -143,13 +149,13 @@ def _cpu() -> Scale:
     )
     train = {**CIFAR, "rounds": 30, "epochs": 5}
     some, everyone = {**SOME, "limit": 1200}, {**ALL, "limit": 1200}
-    beds = {
+    testbeds = {
         "pacs": pacs,
         "cifar10": _cifar("a fifth of CIFAR-10", "cifar10", some, train, CIFAR_ADAPT, {}),
         "cifar10-all": _cifar("a fifth of CIFAR-10", "cifar10", everyone, train, CIFAR_ADAPT, {}),
     }
     return Scale(
-        "cpu", "small images and networks, for two cores", beds, main=("pacs",), hard=("pacs",), counted=("pacs",),
+        "cpu", "small images and networks, for two cores", testbeds, main=("pacs",), hard=("pacs",), counted=("pacs",),
         collapse="pacs", cifar=("cifar10",), cifar_all=("cifar10-all",), random_epochs=25, random_round=5,
         curve_every=4, seeds=1, bases=(1, 2, 4, 8),
     )  # fmt: skip
@@ -163,13 +169,13 @@ def _smoke() -> Scale:
     adapt = {"epochs": 2, "rates": [0.01], "batch": 16, "validate_every": 2}
     shards = {**data, "new_clients": 2, "partition": "shards", "classes_per_client": 5, "sizes": {"M": 1.0}}
     alone = {**shards, "new_clients": 0, "split": [80, 0, 5, 15]}
-    beds = {
-        "digits4": Bed("a bit of Digits-4", data, tiny, train, adapt, {"bases": 2}, printed="pacs"),
-        "shards": Bed("a bit of Digits-4", shards, tiny, train, adapt, {"bases": 2}, printed="cifar10"),
-        "shards-all": Bed("a bit of Digits-4", alone, tiny, train, adapt, {"bases": 2}, printed="cifar10"),
+    testbeds = {
+        "digits4": TestbedSettings("a bit of Digits-4", data, tiny, train, adapt, {"bases": 2}, printed="pacs"),
+        "shards": TestbedSettings("a bit of Digits-4", shards, tiny, train, adapt, {"bases": 2}, printed="cifar10"),
+        "shards-all": TestbedSettings("a bit of Digits-4", alone, tiny, train, adapt, {"bases": 2}, printed="cifar10"),
     }
     return Scale(
-        "smoke", "a bit of the embedded Digits-4, to try the machinery; too little to learn from", beds,
+        "smoke", "a bit of the embedded Digits-4, to try the machinery; too little to learn from", testbeds,
         main=("digits4",), hard=("digits4",), counted=("digits4",), collapse="digits4", cifar=("shards",),
         cifar_all=("shards-all",), random_epochs=2, random_round=1, curve_every=1, seeds=1,
         wide_rates=(0.01, 0.1), bases=(1, 2, 4), components=7,

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbasis.report.chapter import Figure, Section
+from fedbasis.report.chapter import Chapter, ReportFigure
 from fedbasis.report.tables import NOTHING, Cell
 from fedbasis.studies import drawing, paper
-from fedbasis.studies.base import Found, Setup, Study, Want
+from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import PAPER, claim, number, printed, table, title
 from pflbed.benchmark import Benchmark
 from pflbed.mismatch import halves, mismatch
@@ -20,7 +20,7 @@ from pflbed.mismatch import halves, mismatch
 class _Untrained(Study):
     """What PFLBed alone can show."""
 
-    def wants(self, setup: Setup) -> list[Want]:
+    def requests(self, setup: Setup) -> list[RunRequest]:
         """No run."""
         return []
 
@@ -32,25 +32,25 @@ class Datasets(_Untrained):
     aliases: ClassVar[tuple[str, ...]] = ("table-1",)
     title: ClassVar[str] = "The benchmarks"
 
-    def section(self, setup: Setup, found: Found) -> Section:
+    def chapter(self, setup: Setup, found: Results) -> Chapter:
         """A row for every dataset, with the paper's below it in the same columns."""
         columns = ["images", "classes", "pixels", "domains", "clients, participating + new"]
         rows: dict[str, list[Cell]] = {}
-        for bed in setup.scale.beds:
-            benchmark = setup.prepared(bed).benchmark
+        for testbed in setup.scale.testbeds:
+            benchmark = setup.prepared(testbed).benchmark
             images, classes = len(benchmark.table), len(benchmark.table.class_names)
-            pixels, domains = int(setup.bed(bed).data.get("resolution", 28)), len(benchmark.table.domain_names)
+            pixels, domains = int(setup.testbed(testbed).data.get("resolution", 28)), len(benchmark.table.domain_names)
             many = f"{len(benchmark.participating)} + {len(benchmark.new)}"
             here = [Cell(f"{value:,}", value) for value in (images, classes, pixels, domains)]
-            rows[f"{title(setup, bed)} ({bed})"] = [*here, Cell(many)]
-            beside = paper.DATASETS.get(printed(setup, bed))
-            rows[f"{PAPER} {printed(setup, bed)}"] = [Cell(text) for text in beside or [NOTHING] * len(columns)]
+            rows[f"{title(setup, testbed)} ({testbed})"] = [*here, Cell(many)]
+            beside = paper.DATASETS.get(printed(setup, testbed))
+            rows[f"{PAPER} {printed(setup, testbed)}"] = [Cell(text) for text in beside or [NOTHING] * len(columns)]
         text = [
             "* The paper's table 1 as it is printed: counts are rounded, both CIFARs share a row; instead of numbers "
             "of domains and clients it says what the domains are and how clients are made. Its CIFAR clients are "
             "Dirichlet there and have five classes each in its tables 5 and 6; here they have five classes."
         ]
-        return Section(self.name, self.title, text, [table("Datasets and their clients", columns, rows)])
+        return Chapter(self.name, self.title, text, [table("Datasets and their clients", columns, rows)])
 
 
 class Split(_Untrained):
@@ -60,54 +60,54 @@ class Split(_Untrained):
     aliases: ClassVar[tuple[str, ...]] = ("figure-3", "figure-a")
     title: ClassVar[str] = "PFLBed's split against the usual one"
 
-    def section(self, setup: Setup, found: Found) -> Section:
+    def chapter(self, setup: Setup, found: Results) -> Chapter:
         """One client's mixtures in both ways, and the mismatch over all clients."""
-        figures: list[Figure] = []
+        figures: list[ReportFigure] = []
         rows: dict[str, list[Cell]] = {}
         text = [
             "The mismatch is (1/M) Σ‖P_train − P_test‖₁ over all clients: 0 is faithful, 2 the worst. The paper "
             f"measured {paper.MISMATCH_FEMNIST} on LEAF's FEMNIST with halves."
         ]
-        for bed in dict.fromkeys((*setup.scale.main, *setup.scale.cifar)):
-            benchmark = setup.prepared(bed).benchmark
+        for testbed in dict.fromkeys((*setup.scale.main, *setup.scale.cifar)):
+            benchmark = setup.prepared(testbed).benchmark
             both = mismatch(benchmark)
             if both is None:
                 continue
-            rows[f"{title(setup, bed)} ({bed})"] = [number(both.here, 4), number(both.conventional, 4)]
-            evidence = f"{title(setup, bed)}: {both.here:.4f} against {both.conventional:.4f}"
+            rows[f"{title(setup, testbed)} ({testbed})"] = [number(both.here, 4), number(both.conventional, 4)]
+            evidence = f"{title(setup, testbed)}: {both.here:.4f} against {both.conventional:.4f}"
             text.append(
                 claim(
                     "the usual split is mismatched and PFLBed's is not", both.here < 1e-6 < both.conventional, evidence
                 )
             )
             if len(benchmark.table.class_names) <= 20:
-                figures.append(_example(bed, title(setup, bed), benchmark))
-        return Section(self.name, self.title, text, [table("Label mismatch", ["PFLBed", "halves"], rows)], figures)
+                figures.append(_example(testbed, title(setup, testbed), benchmark))
+        return Chapter(self.name, self.title, text, [table("Label mismatch", ["PFLBed", "halves"], rows)], figures)
 
 
-class Clients(_Untrained):
+class ClientsStudy(_Untrained):
     """Figures B, C and D."""
 
     name: ClassVar[str] = "clients"
     aliases: ClassVar[tuple[str, ...]] = ("figure-b", "figure-c", "figure-d")
     title: ClassVar[str] = "Who has what"
 
-    def section(self, setup: Setup, found: Found) -> Section:
+    def chapter(self, setup: Setup, found: Results) -> Chapter:
         """A bubble plot of every dataset's participating clients, and of its new ones."""
         figures, text = [], []
-        for bed in setup.scale.main:
-            benchmark, where = setup.prepared(bed).benchmark, title(setup, bed)
+        for testbed in setup.scale.main:
+            benchmark, where = setup.prepared(testbed).benchmark, title(setup, testbed)
             for participating, names in ((True, benchmark.participating), (False, benchmark.new)):
                 if names:
                     kind = "participating" if participating else "new"
                     caption = f"{where}: {len(names)} {kind} clients, a column each; area is the number of images"
-                    figures.append(drawing.clients(f"clients-{bed}-{kind}", caption, benchmark, participating))
+                    figures.append(drawing.clients(f"clients-{testbed}-{kind}", caption, benchmark, participating))
             largest = max(int(benchmark.counts(name).max()) for name in benchmark.client_ids)
             text.append(f"{where}: a client has at most {largest} images of one class.")
-        return Section(self.name, self.title, text, figures=figures)
+        return Chapter(self.name, self.title, text, figures=figures)
 
 
-def _example(bed: str, where: str, benchmark: Benchmark) -> Figure:
+def _example(testbed: str, where: str, benchmark: Benchmark) -> ReportFigure:
     """Draw the mixtures of a client of median size."""
     names = sorted(benchmark.client_ids, key=lambda name: int(benchmark.counts(name).sum()))
     name = names[len(names) // 2]
@@ -120,4 +120,4 @@ def _example(bed: str, where: str, benchmark: Benchmark) -> Figure:
     }  # fmt: skip
     count = int(np.sum(benchmark.counts(name)))
     caption = f"{where}: the classes of client {name} ({count} images) in training and in its test"
-    return drawing.bars(f"split-{bed}", caption, panels, benchmark.table.class_names)
+    return drawing.bars(f"split-{testbed}", caption, panels, benchmark.table.class_names)

@@ -13,11 +13,11 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from fedbasis.tensors.packed import spooled
+from fedbasis.tensors.packed import on_disk
 from fedbasis.tensors.params import StreamingMean, Tensors, columns, require_same, shapes
 from pflbed.errors import InputError
 
-NUMBERS = 2**20
+CHUNK_NUMBERS = 2**20
 """So many numbers, of all clients together, are looked at at a time."""
 NOTHING = 1e-9
 """A share of all weight that is only rounding: times a huge number it would not be."""
@@ -63,13 +63,13 @@ class Averaging:
         """Start a mean over clients."""
         return OrderedMean(self) if self.robust else StreamingMean()
 
-    def middle(self, values: Tensor, weights: Tensor) -> Tensor:
+    def robust_mean(self, values: Tensor, weights: Tensor) -> Tensor:
         """Average values [clients, coordinates] for every row of weights [rows, clients], in float64."""
         if not self.robust:
             return (weights / weights.sum(1, keepdim=True)).double() @ values.double()
         return middle(values.double(), weights.double(), 0.5 if self.kind == "median" else self.trim)
 
-    def within(self, models: Sequence[Tensors]) -> Sequence[Tensors]:
+    def clamp_models(self, models: Sequence[Tensors]) -> Sequence[Tensors]:
         """Bring models that are needed one by one into the range of the values that a trimmed mean counts.
 
         A coordinate that lies outside is moved to the range's end: a model of garbage becomes one that is not further
@@ -83,9 +83,9 @@ class Averaging:
             ends = torch.cat([torch.empty(2, 0), *parts], dim=1).to(like.dtype)
             lows[name], highs[name] = (end.view(like.shape) for end in ends)
         bounded = ({name: t.clamp(lows[name], highs[name]) for name, t in model.items()} for model in models)
-        return [state[""] for state in spooled({"": model} for model in bounded)]
+        return [state[""] for state in on_disk({"": model} for model in bounded)]
 
-    def fenced(self, values: Tensor) -> Tensor:
+    def clamp_outliers(self, values: Tensor) -> Tensor:
         """Move values [clients, coordinates] that lie further out than that range is wide to there."""
         if not self.robust or not self._cut(len(values)):
             return values
@@ -112,7 +112,7 @@ class OrderedMean:
         """Put one model aside with its weight."""
         if self._models:
             require_same(tensors, shapes(self._models[0]), where)
-        self._models += [state[""] for state in spooled([{"": dict(tensors)}])]
+        self._models += [state[""] for state in on_disk([{"": dict(tensors)}])]
         self._weights.append(weight)
 
     def result(self) -> Tensors:
@@ -122,13 +122,13 @@ class OrderedMean:
         weights = torch.tensor([self._weights], dtype=torch.float64)
         result = Tensors()
         for name, like in self._models[0].items():
-            parts = [self._averaging.middle(part, weights)[0] for part in _columns(self._models, name)]
+            parts = [self._averaging.robust_mean(part, weights)[0] for part in _columns(self._models, name)]
             result[name] = torch.cat([torch.empty(0), *parts]).to(like.dtype).view(like.shape)
         return result
 
 
 def _columns(models: Sequence[Tensors], name: str) -> list[Tensor]:
-    return list(columns(models, [name], max(1, NUMBERS // len(models))))
+    return list(columns(models, [name], max(1, CHUNK_NUMBERS // len(models))))
 
 
 def middle(values: Tensor, weights: Tensor, cut: float) -> Tensor:

@@ -20,7 +20,7 @@ BlockSpec = int | Mapping[str, Sequence[str]] | None
 
 
 @dataclass(frozen=True)
-class Entry:
+class LayoutEntry:
     """One named tensor of the network: its shape, its block, and its place in the block's flat vector."""
 
     name: str
@@ -36,19 +36,19 @@ class Layout:
     """The order in which a network's tensors are laid out, block by block."""
 
     blocks: tuple[str, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[LayoutEntry, ...]
 
     @cached_property
     def shapes(self) -> dict[str, torch.Size]:
         """The shape of every tensor by name, parameters and statistics alike."""
         return {entry.name: entry.shape for entry in self.entries}
 
-    def select(self, trained: bool) -> tuple[Entry, ...]:
+    def select(self, trained: bool) -> tuple[LayoutEntry, ...]:
         """Return the parameters (trained) or the statistics (not trained)."""
         return self._kinds[trained]
 
     @cached_property
-    def _kinds(self) -> dict[bool, tuple[Entry, ...]]:
+    def _kinds(self) -> dict[bool, tuple[LayoutEntry, ...]]:
         return {kind: tuple(e for e in self.entries if e.trained is kind) for kind in (True, False)}
 
     def size(self, block: int, trained: bool) -> int:
@@ -99,12 +99,12 @@ def layout_of(module: nn.Module, spec: BlockSpec = None) -> Layout:
     if len(mixed) > 1:
         raise InputError(f"All parameters and statistics of a network must have one type, but it has {mixed}.")
     names, block_of = _assign(module, trained, statistics, spec)
-    entries: list[Entry] = []
+    entries: list[LayoutEntry] = []
     for group, is_trained in ((trained, True), (statistics, False)):
         ends = [0] * len(names)
         for name in group:
             block, size = block_of[name], tensors[name].numel()
-            entries.append(Entry(name, tensors[name].shape, block, ends[block], ends[block] + size, is_trained))
+            entries.append(LayoutEntry(name, tensors[name].shape, block, ends[block], ends[block] + size, is_trained))
             ends[block] += size
     return Layout(names, tuple(entries))
 

@@ -103,7 +103,7 @@ def note_of(path: Path) -> str:
     return _unpacked(_map(path), f"The file {path}")[1]
 
 
-def spooled(states: Iterable[State]) -> list[State]:
+def on_disk(states: Iterable[State]) -> list[State]:
     """Put states aside on disk as they come, and show them from there: all are at hand, none is held in memory."""
     shown = []
     for state in states:

@@ -14,7 +14,7 @@ from fedbasis.methods.base import Method, Sent
 from fedbasis.tensors.params import State
 
 
-def clipped_stream(method: Method, server: State, updates: Iterable[tuple[str, Sent]]) -> Iterable[tuple[str, Sent]]:
+def clip_updates(method: Method, server: State, updates: Iterable[tuple[str, Sent]]) -> Iterable[tuple[str, Sent]]:
     """Shorten every update to the length that the task allows, if it says one."""
     limit = method.task.averaging.clip
     return updates if limit is None else _shortened(method, server, updates, limit)

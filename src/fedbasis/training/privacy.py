@@ -66,7 +66,7 @@ class Mechanism:
         like: State = {}
         total: State = {}
         for client, sent in updates:
-            tensors = method.unfolded(server, sent.tensors)
+            tensors = method.as_averageable(server, sent.tensors)
             start = method.reference(server, client, tensors)
             _require_bounded(tensors, start, client)
             like = like or {group: {name: start[group][name] for name in named} for group, named in tensors.items()}
@@ -87,7 +87,7 @@ class Mechanism:
             mean[group] = {name: (old.double() + noisy[name]).to(old.dtype) for name, old in named.items()}
             for name in (name for name in named if name.endswith(VARIANCE)):
                 mean[group][name].clamp_(min=0)  # noise knows no sign; what is made of the noisy mean costs nothing
-        return method.folded(server, mean, seed)
+        return method.from_average(server, mean, seed)
 
     def _noisy(self, total: Tensor, draw: Draw) -> Tensor:
         flat = total.reshape(-1) / self.sampled

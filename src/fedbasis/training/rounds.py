@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedbasis.engines.base import Engine, Lost
+from fedbasis.engines.base import Engine, NoUpdate
 from fedbasis.methods.base import Method, Sent
 from fedbasis.networks.train import predict
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, nbytes, require_finite
 from fedbasis.tensors.seeding import numpy_generator
-from fedbasis.training.clipping import clipped_stream
+from fedbasis.training.clipping import clip_updates
 from fedbasis.training.privacy import Mechanism
 from fedbasis.training.runs import Run, append_line, read_lines, rewrite_lines, sync
 from pflbed import Client, Images
@@ -22,7 +22,7 @@ from pflbed.errors import InputError
 
 ClientSeen = Callable[[int, int, int, float], None]  # round, client number, clients of the round, loss
 RoundSeen = Callable[[dict[str, Any]], None]
-Validate = Callable[[State], float | None]
+ValidateServer = Callable[[State], float | None]
 Measure = Callable[[int, State], dict[str, Any]]  # round, the server's state after it -> more numbers for the log
 
 
@@ -49,7 +49,7 @@ class _Stream:
     """Pass updates through to the aggregation while measuring them; refuse broken ones by the client's name."""
 
     def __init__(
-        self, updates: Iterator[tuple[str, Sent | Lost]], expected: int, round: int, seen: ClientSeen | None
+        self, updates: Iterator[tuple[str, Sent | NoUpdate]], expected: int, round: int, seen: ClientSeen | None
     ) -> None:
         self._updates, self._expected, self._round, self._seen = updates, expected, round, seen
         self.refused: list[str] = []
@@ -62,8 +62,8 @@ class _Stream:
     def __iter__(self) -> Iterator[tuple[str, Sent]]:
         for client, sent in self._updates:
             self.count += 1
-            sent = sent if isinstance(sent, Lost) else _finite(client, sent)  # noqa: PLW2901
-            if isinstance(sent, Lost):
+            sent = sent if isinstance(sent, NoUpdate) else _finite(client, sent)  # noqa: PLW2901
+            if isinstance(sent, NoUpdate):
                 (self.refused if sent.answered else self.absent).append(client)
                 self.reasons[client] = sent.reason
                 continue
@@ -100,11 +100,11 @@ class _Stream:
         return nested
 
 
-def _finite(client: str, sent: Sent) -> Sent | Lost:
+def _finite(client: str, sent: Sent) -> Sent | NoUpdate:
     try:
         require_finite(sent.tensors, f"The update of {client}")
     except InputError as error:
-        return Lost(str(error))
+        return NoUpdate(str(error))
     return sent
 
 
@@ -116,7 +116,7 @@ def train(
     run: Run,
     *,
     participation: float | int = 1.0,
-    validate: Validate | None = None,
+    validate: ValidateServer | None = None,
     checkpoint_seconds: float = 1.0,
     on_client: ClientSeen | None = None,
     on_round: RoundSeen | None = None,
@@ -130,7 +130,7 @@ def train(
     """
     checkpoint = run.load_checkpoint()
     server, start = (method.init(seed), 0) if checkpoint is None else checkpoint
-    engine.kept.rewind(start)
+    engine.states.rewind(start)
     rewrite_lines(run.metrics, [line for line in read_lines(run.metrics) if line["round"] <= start])
     saved, last = start, time.monotonic()
     done = start
@@ -138,9 +138,9 @@ def train(
     def save() -> None:
         nonlocal saved, last
         sync(run.metrics)
-        engine.kept.settle(done, before=True)
+        engine.states.sync(done)
         run.save_checkpoint(server, done)
-        engine.kept.settle(done)
+        engine.states.prune(done)
         saved, last = done, time.monotonic()
 
     try:
@@ -153,7 +153,7 @@ def train(
             seen = None if silent else on_client
             stream = _Stream(engine.map(server, chosen, number), len(chosen), number + 1, seen)
             if privacy is None:
-                after = method.aggregate(server, clipped_stream(method, server, stream), seed)
+                after = method.aggregate(server, clip_updates(method, server, stream), seed)
             else:
                 after = privacy.aggregate(method, server, stream, seed, number)
             record = {

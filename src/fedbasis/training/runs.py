@@ -55,9 +55,9 @@ class Run:
         return self.folder / "checkpoint.safetensors"
 
     @property
-    def kept(self) -> Path:
+    def client_states(self) -> Path:
         """What clients keep while the run trains."""
-        return self.folder / "kept"
+        return self.folder / "client_states"
 
     @property
     def bases(self) -> Path:

@@ -46,7 +46,7 @@ def _running() -> bool:
     return "ray" in sys.modules and bool(library().is_initialized())
 
 
-class Connection:
+class RayConnection:
     """Ray, and whether it has to be left or ended afterwards."""
 
     def __init__(self, cpus: int) -> None:
@@ -92,7 +92,7 @@ class Connection:
 
 
 @dataclass(frozen=True)
-class Crew:
+class Placement:
     """How many workers, and what each of them takes of the cluster."""
 
     count: int
@@ -101,7 +101,7 @@ class Crew:
     device: str
 
 
-def crew_of(resources: dict[str, float], workers: int | None, threads: int, device: str) -> Crew:
+def placement_of(resources: dict[str, float], workers: int | None, threads: int, device: str) -> Placement:
     """Choose the workers that fill a cluster, or check that those who were asked for fit into it."""
     cpus, gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
     if ":" in device or (device == "cuda" and not gpus):
@@ -116,9 +116,9 @@ def crew_of(resources: dict[str, float], workers: int | None, threads: int, devi
             f"each, but it has {cpus} CPUs; lower these numbers or add machines."
         )
     if device == "cpu" or not gpus:
-        return Crew(workers or fitting, threads, 0.0, "cpu" if device == "auto" else device)
+        return Placement(workers or fitting, threads, 0.0, "cpu" if device == "auto" else device)
     count = workers or min(SHARE_A_DEVICE * gpus, fitting)
-    return Crew(count, threads, 1 / math.ceil(count / gpus), "cuda")
+    return Placement(count, threads, 1 / math.ceil(count / gpus), "cuda")
 
 
 def _knock(address: str) -> None:

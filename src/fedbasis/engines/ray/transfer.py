@@ -20,44 +20,46 @@ from fedbasis.tensors import packed as pack
 from fedbasis.tensors.params import State
 from pflbed import Images
 
-Cargo = Images | Examples | State
-SHELF = 2**29
+LargeObject = Images | Examples | State
+CACHE_BYTES = 2**29
 """So many bytes of images are held for later jobs."""
 
 
 @dataclass(frozen=True)
-class Slot:
+class Placeholder:
     """Where something was taken out."""
 
     number: int
 
 
-def unloaded(item: Any) -> tuple[Any, list[Cargo]]:
+def extract(item: Any) -> tuple[Any, list[LargeObject]]:
     """Return an item with slots, and what stood there."""
-    cargo: list[Cargo] = []
+    objects: list[LargeObject] = []
 
-    def take(thing: Cargo) -> Slot:
-        cargo.append(thing)
-        return Slot(len(cargo) - 1)
+    def take(thing: LargeObject) -> Placeholder:
+        objects.append(thing)
+        return Placeholder(len(objects) - 1)
 
-    return _replaced(item, _is_cargo, take), cargo
+    return _replaced(item, _is_large, take), objects
 
 
-def loaded(item: Any, cargo: Sequence[Cargo]) -> Any:
+def insert(item: Any, objects: Sequence[LargeObject]) -> Any:
     """Return an item whose slots are filled again."""
-    return _replaced(item, lambda thing: isinstance(thing, Slot), lambda slot: cargo[slot.number])
+    return _replaced(
+        item, lambda thing: isinstance(thing, Placeholder), lambda placeholder: objects[placeholder.number]
+    )
 
 
-def plain(cargo: Cargo) -> Any:
+def to_arrays(objects: LargeObject) -> Any:
     """Turn images or a state into arrays."""
-    if isinstance(cargo, Images):
-        return cargo.pixels, cargo.labels, cargo.key
-    if isinstance(cargo, Examples):
-        return cargo.pixels.numpy(), cargo.labels.numpy(), None
-    return pack.packed(cargo)
+    if isinstance(objects, Images):
+        return objects.pixels, objects.labels, objects.key
+    if isinstance(objects, Examples):
+        return objects.pixels.numpy(), objects.labels.numpy(), None
+    return pack.packed(objects)
 
 
-def restored(arrays: Any) -> Cargo:
+def from_arrays(arrays: Any) -> LargeObject:
     """Turn arrays back; these may be shared with other processes, so whatever a job could write to is a copy."""
     if isinstance(arrays, np.ndarray):
         return pack.unpacked(arrays.copy())
@@ -67,22 +69,22 @@ def restored(arrays: Any) -> Cargo:
     return Images(pixels, np.arange(len(labels)), labels.copy(), key)  # its pixels are copied whenever they are read
 
 
-class Shelf:
+class ObjectCache:
     """Images by what they are, and where ``put`` has put them; those that nobody wanted for long are forgotten."""
 
-    def __init__(self, put: Callable[[Any], Any], limit: int = SHELF) -> None:
+    def __init__(self, put: Callable[[Any], Any], limit: int = CACHE_BYTES) -> None:
         self._put, self._limit, self._bytes = put, limit, 0
-        self._held: OrderedDict[Hashable, tuple[Any, int, Cargo]] = OrderedDict()
+        self._held: OrderedDict[Hashable, tuple[Any, int, LargeObject]] = OrderedDict()
         """The images themselves too: while they live, no others have their key."""
 
-    def sent(self, cargo: Cargo) -> Any:
+    def sent(self, objects: LargeObject) -> Any:
         """Put something there, unless it is there; return what leads to it."""
-        if isinstance(cargo, dict):
-            return self._put(plain(cargo))  # what a client keeps is wanted once
-        key: Hashable = cargo.key if isinstance(cargo, Images) else id(cargo)
+        if isinstance(objects, dict):
+            return self._put(to_arrays(objects))  # what a client keeps is wanted once
+        key: Hashable = objects.key if isinstance(objects, Images) else id(objects)
         if key not in self._held:
-            arrays = plain(cargo)
-            self._held[key] = self._put(arrays), arrays[0].nbytes, cargo
+            arrays = to_arrays(objects)
+            self._held[key] = self._put(arrays), arrays[0].nbytes, objects
             self._bytes += arrays[0].nbytes
         self._held.move_to_end(key)
         while self._bytes > self._limit and len(self._held) > 1:
@@ -96,7 +98,7 @@ class Shelf:
         self._bytes = 0
 
 
-def _is_cargo(thing: Any) -> bool:
+def _is_large(thing: Any) -> bool:
     if isinstance(thing, dict):
         groups = list(thing.values())
         return bool(groups) and all(

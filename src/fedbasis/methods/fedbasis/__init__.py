@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedbasis.methods.base import CLOCK, MODEL, Adaptation, Context, Method, MethodConfig, Sent, Task, put_aside
+from fedbasis.methods.base import CLOCK, MODEL, Adaptation, Context, Method, MethodConfig, Sent, Task, spool_updates
 from fedbasis.methods.fedavg import FedAvg
 from fedbasis.methods.fedbasis import coefficients
 from fedbasis.methods.fedbasis.bases import BasisSet
 from fedbasis.methods.fedbasis.config import FedBasisConfig
-from fedbasis.methods.fedbasis.learning import Work, learn_coefficients
+from fedbasis.methods.fedbasis.learning import LocalWork, learn_coefficients
 from fedbasis.methods.fedbasis.local_round import train_locally
 from fedbasis.methods.fedbasis.robust import alone, basis_mean, reference
 from fedbasis.methods.fedbasis.warm_start import cluster_models
@@ -37,7 +37,7 @@ class FedBasis(Method):
     Config: ClassVar[type[MethodConfig]] = FedBasisConfig
     personalizers: ClassVar[tuple[str, ...]] = ("coefficients", "coefficients+classifier")
     ways: ClassVar[tuple[str, ...]] = ("coefficients+classifier",)
-    rateless: ClassVar[tuple[str, ...]] = ("coefficients",)  # psi has a rate of its own
+    rate_free: ClassVar[tuple[str, ...]] = ("coefficients",)  # psi has a rate of its own
     config: FedBasisConfig
 
     def __init__(self, config: FedBasisConfig, task: Task) -> None:
@@ -62,14 +62,14 @@ class FedBasis(Method):
         return BasisSet.from_models(self.task.layout, models, self.config.major).to_state()
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context
+        self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
         """Learn coefficients, sharpen them, train the bases (or FedAvg's model during warm-up)."""
         if MODEL in received:
-            return self._warm_up.client_update(received, kept, data, context, self._only)
-        work = Work(context.model, data, self.task.recipe, self._only, context.watch)
+            return self._warm_up.client_update(received, state, data, context, self._only)
+        work = LocalWork(context.model, data, self.task.recipe, self._only, context.watch)
         start = self._uniform(context.model.weights[0])
-        psi = start if kept is None else kept["coefficients"]["psi"].to(start, copy=True)
+        psi = start if state is None else state["coefficients"]["psi"].to(start, copy=True)
         both = context.generator("coefficients"), context.generator("batches")
         sent, weights, losses = train_locally(self.config, work, lambda: self._bases(received, context), psi, *both)
         numbers = {**losses, "examples": float(len(data)), **coefficients.describe(self.task.layout.blocks, weights)}
@@ -90,9 +90,12 @@ class FedBasis(Method):
         done = int(server[CLOCK]["round"]) + 1
         if done < self.warm_rounds:
             return {**self._warm_up.aggregate(server, updates, seed), CLOCK: {"round": torch.tensor(done)}}
-        arrived = put_aside(updates)  # the one round in which all local models are needed at once
+        arrived = spool_updates(updates)  # the one round in which all local models are needed at once
         major = [self._warm_up.aggregate(server, arrived, seed)[MODEL]] if self.config.major else []
-        models, mean = self.task.averaging.within([s.tensors[MODEL] for _, s in arrived]), self.task.averaging.mean
+        models, mean = (
+            self.task.averaging.clamp_models([s.tensors[MODEL] for _, s in arrived]),
+            self.task.averaging.mean,
+        )
         counts = [self.task.weight(int(sent.numbers["examples"])) for _, sent in arrived]
         sort = self.config.bases, seed, self.config.cluster == "block"
         bases = cluster_models(self.task.layout, server[MODEL], models, counts, *sort, mean)
@@ -104,11 +107,11 @@ class FedBasis(Method):
             return super().reference(server, client, sent)
         return reference(BasisSet.from_state(self.task.layout, server), sent, self.config.by_usage)
 
-    def unfolded(self, server: State, sent: State) -> State:
+    def as_averageable(self, server: State, sent: State) -> State:
         """Write what a client sent as all bases, as they would be with this client alone."""
         return alone(BasisSet.from_state(self.task.layout, server), sent).to_state()
 
-    def folded(self, server: State, mean: State, seed: int) -> State:
+    def from_average(self, server: State, mean: State, seed: int) -> State:
         """The mean of whole bases is the next state."""
         return mean
 
@@ -128,7 +131,7 @@ class FedBasis(Method):
     ) -> Iterator[tuple[float, Tensors]]:
         """Learn psi, and for ``coefficients+classifier`` an offset of the classifier, with the bases frozen."""
         classifier = self.task.layout.block_of(self.task.classifier) if how.endswith("+classifier") else None
-        work = Work(context.model, data, plan.recipe(self.task.recipe), None, context.watch)
+        work = LocalWork(context.model, data, plan.recipe(self.task.recipe), None, context.watch)
         bases = self._bases(server, context)
         psi = self._uniform(context.model.weights[0])
         settings = self.config.at_a_new_client(classifier is not None)

@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from fedbasis.methods.fedbasis.learning import CoefficientSettings, Statistics
-from fedbasis.methods.method_config import MethodConfig
+from fedbasis.methods.task import MethodConfig
 from pflbed.errors import InputError
 
 

@@ -25,7 +25,7 @@ Watch = Callable[[BasisSet, Tensor], None] | None  # called after every local st
 
 
 @dataclass(frozen=True)
-class Work:
+class LocalWork:
     """What all three learners work on: the working model, the client's data and its recipe."""
 
     model: FlatModel
@@ -52,7 +52,7 @@ class CoefficientSettings:
 
 
 def learn_coefficients(
-    work: Work,
+    work: LocalWork,
     bases: BasisSet,
     psi: Tensor,
     generator: torch.Generator,
@@ -91,7 +91,11 @@ def learn_coefficients(
 
 
 def train_factored(
-    work: Work, c: Tensor, generator: torch.Generator, per_model: bool, on_step: Callable[[Tensor], None] | None = None
+    work: LocalWork,
+    c: Tensor,
+    generator: torch.Generator,
+    per_model: bool,
+    on_step: Callable[[Tensor], None] | None = None,
 ) -> tuple[MeanLoss, Tensor]:
     """Train the combined model, which stands in ``work.model`` already; return the loss and ``a``.
 
@@ -121,7 +125,7 @@ def watch_rebuilt(
 
 
 def train_bases(
-    work: Work,
+    work: LocalWork,
     bases: BasisSet,
     psi: Tensor,
     tau: float,

@@ -10,13 +10,13 @@ from fedbasis.methods.fedbasis import coefficients
 from fedbasis.methods.fedbasis.aggregation import Upload
 from fedbasis.methods.fedbasis.bases import BasisSet
 from fedbasis.methods.fedbasis.config import FedBasisConfig
-from fedbasis.methods.fedbasis.learning import Work, learn_coefficients, train_bases, train_factored, watch_rebuilt
+from fedbasis.methods.fedbasis.learning import LocalWork, learn_coefficients, train_bases, train_factored, watch_rebuilt
 from fedbasis.networks.train import MeanLoss
 from fedbasis.tensors.params import State
 
 
 def train_locally(
-    config: FedBasisConfig, work: Work, load: Callable[[], BasisSet], psi: Tensor, first: torch.Generator,
+    config: FedBasisConfig, work: LocalWork, load: Callable[[], BasisSet], psi: Tensor, first: torch.Generator,
     then: torch.Generator,
 ) -> tuple[State, Tensor, dict[str, float]]:  # fmt: skip
     """Train in place of ``psi`` and return what is sent, the sharpened coefficients, and the losses.

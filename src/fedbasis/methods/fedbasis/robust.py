@@ -19,8 +19,8 @@ from torch import Tensor
 from fedbasis.methods.fedbasis.aggregation import UNUSED, BasisMean, ended, rows_of, usage_of
 from fedbasis.methods.fedbasis.bases import BasisSet
 from fedbasis.methods.fedbasis.coefficients import combination, convex
-from fedbasis.tensors.averaging import NUMBERS, Averaging
-from fedbasis.tensors.packed import spooled
+from fedbasis.tensors.averaging import CHUNK_NUMBERS, Averaging
+from fedbasis.tensors.packed import on_disk
 from fedbasis.tensors.params import State
 from pflbed.errors import InputError
 
@@ -52,7 +52,7 @@ class OrderedBases:
         alpha, a = coefficients(tensors)
         flats = {"u": direction(self.bases, tensors, alpha, a, self.by_usage, where)}
         flats["statistics"] = {str(block): flat for block, flat in enumerate(ended(self.bases, tensors, where))}
-        self._said.append(_Said(spooled([flats])[0], alpha, a, weight))
+        self._said.append(_Said(on_disk([flats])[0], alpha, a, weight))
 
     def result(self) -> BasisSet:
         """Return the new bases; what nobody used is what it was."""
@@ -68,7 +68,7 @@ class OrderedBases:
             used = (usage.sum(1) > UNUSED * weight.sum()).unsqueeze(1)
             safe = torch.where(used, usage, torch.ones_like(usage))
             a = torch.stack([said.a[block] for said in self._said]).double().unsqueeze(1)
-            kept = self.averaging.middle(a, torch.where(used, share, torch.ones_like(share)))  # [rows, 1]
+            kept = self.averaging.robust_mean(a, torch.where(used, share, torch.ones_like(share)))  # [rows, 1]
             reach = (c.sum(1) / share.sum(1).clamp_min(1e-300)).unsqueeze(1)
             moved = kept * old.double() + reach * self._middle("u", block, old, safe)
             weights.append(torch.where(used, moved.to(old.dtype), old) if self.by_usage else moved.to(old.dtype))
@@ -78,10 +78,10 @@ class OrderedBases:
 
     def _middle(self, kind: str, block: int, like: Tensor, weights: Tensor) -> Tensor:
         """Average one block's vectors under every row's weights, a few coordinates at a time."""
-        flats, width = [said.flats[kind][str(block)] for said in self._said], max(1, NUMBERS // len(self._said))
+        flats, width = [said.flats[kind][str(block)] for said in self._said], max(1, CHUNK_NUMBERS // len(self._said))
         parts = [
-            self.averaging.middle(
-                self.averaging.fenced(torch.stack([f[start : start + width] for f in flats])), weights
+            self.averaging.robust_mean(
+                self.averaging.clamp_outliers(torch.stack([f[start : start + width] for f in flats])), weights
             )
             for start in range(0, like.shape[1], width)
         ]

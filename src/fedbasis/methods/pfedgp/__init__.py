@@ -57,7 +57,7 @@ class PFedGP(Method):
     Config: ClassVar[type[MethodConfig]] = PFedGPConfig
     personalizers: ClassVar[tuple[str, ...]] = ("gp",)
     ways: ClassVar[tuple[str, ...]] = ("lp", "ft", "gp")
-    rateless: ClassVar[tuple[str, ...]] = ("gp",)
+    rate_free: ClassVar[tuple[str, ...]] = ("gp",)
     one_network: ClassVar[bool] = False
     config: PFedGPConfig
 
@@ -76,7 +76,7 @@ class PFedGP(Method):
         return {MODEL: only(server[MODEL], self.task.body)}
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context
+        self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
         """Train the body by the loss of the Gaussian process; a client of one class has nothing to tell apart."""
         unused = {name: torch.zeros(self.task.layout.shapes[name]) for name in self.task.head}

@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedbasis.methods.base import CLOCK, MODEL, Adaptation, Context, Method, MethodConfig, Sent, within_range
+from fedbasis.methods.base import CLOCK, MODEL, Adaptation, Context, Method, MethodConfig, Sent, clamped_updates
 from fedbasis.methods.pfedhn.hypernetwork import generate, pull_back
 from fedbasis.networks.train import Examples, backward_passes, by_epoch, local_sgd
 from fedbasis.tensors.params import State, Tensors, only, plus, without
@@ -49,7 +49,7 @@ class PFedHN(Method):
     Config: ClassVar[type[MethodConfig]] = PFedHNConfig
     personalizers: ClassVar[tuple[str, ...]] = ("embedding",)
     ways: ClassVar[tuple[str, ...]] = ("embedding", "embedding+lp", "embedding+ft")
-    singles: ClassVar[str] = "the server learns an embedding of every client"
+    needs_single_updates: ClassVar[str] = "the server learns an embedding of every client"
     config: PFedHNConfig
 
     def init(self, seed: int) -> State:
@@ -75,7 +75,7 @@ class PFedHN(Method):
         return torch.randn(self.config.embedding, generator=generator) if known is None else known
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context
+        self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
         """Train the generated model; send how its parameters changed, and its statistics if it has any."""
         context.model.load(received[MODEL])
@@ -90,7 +90,7 @@ class PFedHN(Method):
         averaging, names, rate = self.task.averaging, self.task.parameters, self.config.rate
         means = averaging.mean(), averaging.mean()
         learned = dict(server.get(EMBEDDINGS, {}))
-        for client, sent in within_range(updates, averaging, CHANGE):
+        for client, sent in clamped_updates(updates, averaging, CHANGE):
             weight, where = self.task.weight(int(sent.numbers["examples"])), f"The update of {client}"
             model, v = {**sent.tensors[CHANGE], **sent.tensors.get("statistics", {})}, self.embedding(server, client)
             *steps, v_step = pull_back(server[HYPER], v, self.task.layout.flatten(model, True, where))

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedbasis.methods.base import MODEL, Adaptation, Context, Method, Sent, within_range
+from fedbasis.methods.base import MODEL, Adaptation, Context, Method, Sent, clamped_updates
 from fedbasis.networks.train import Adjust, Examples, by_epoch, sgd_steps
 from fedbasis.tensors.params import State, Tensors, columns, inner_products, require_same
 
@@ -60,7 +60,7 @@ class ClientModels(Method):
     """A server that keeps every client's latest model; a specialization says how they are related."""
 
     own: ClassVar[str] = MODEL
-    singles: ClassVar[str] = "the server keeps every client's own model"
+    needs_single_updates: ClassVar[str] = "the server keeps every client's own model"
 
     def init(self, seed: int) -> State:
         """Start from the initial model and an empty table."""
@@ -70,7 +70,7 @@ class ClientModels(Method):
         """Replace the models that arrive and take the mean of all that are known, each weighted as the task says."""
         table = {group: tensors for group, tensors in server.items() if group.startswith(CLIENT)}
         examples = dict(zip(clients(server), server[TABLE]["examples"].tolist() if table else [], strict=True))
-        for client, sent in within_range(updates, self.task.averaging):
+        for client, sent in clamped_updates(updates, self.task.averaging):
             require_same(sent.tensors[MODEL], self.task.layout.shapes, f"The update of {client}")
             table[CLIENT + client] = sent.tensors[MODEL]
             examples[client] = int(sent.numbers["examples"])
@@ -92,10 +92,10 @@ class ClientModels(Method):
         """Return the mean of the clients' models."""
         return server[MODEL]
 
-    def start(self, received: State, kept: State | None, context: Context) -> Tensors:
+    def start(self, received: State, state: State | None, context: Context) -> Tensors:
         """Choose where a client starts: its own model, or what it was sent; the initial one if it lost its own."""
-        if kept is not None:
-            return kept[MODEL]
+        if state is not None:
+            return state[MODEL]
         return received[MODEL] if MODEL in received else self.task.initial(context.seed)
 
     def fit(

@@ -7,16 +7,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedbasis.methods.base import CLOCK, MODEL, Sent, put_aside
-from fedbasis.methods.shared.multi_model import Several
+from fedbasis.methods.base import CLOCK, MODEL, Sent, spool_updates
+from fedbasis.methods.shared.multi_model import MultiModel
 from fedbasis.tensors.params import State, Tensors, columns, inner_products
 
 
-class Collected(Several):
+class LastRoundSummary(MultiModel):
     """No method of its own, but the base of two: all rounds are FedAvg's, and the last one is summed up besides."""
 
     keeps: ClassVar[str] = "nothing"
-    singles: ClassVar[str] = "the last round compares the clients' models with one another"
+    needs_single_updates: ClassVar[str] = "the last round compares the clients' models with one another"
 
     def init(self, seed: int) -> State:
         """Start from the initial model, and count the rounds."""
@@ -32,9 +32,9 @@ class Collected(Several):
         clock: State = {CLOCK: {"round": torch.tensor(done)}}
         if done < self.task.rounds:
             return {**super().aggregate(server, updates, seed), **clock}
-        arrived = put_aside(updates)
+        arrived = spool_updates(updates)
         mean = super().aggregate(server, arrived, seed)
-        models = self.task.averaging.within([sent.tensors[MODEL] for _, sent in arrived])
+        models = self.task.averaging.clamp_models([sent.tensors[MODEL] for _, sent in arrived])
         weights = [self.task.weight(int(sent.numbers["examples"])) for _, sent in arrived]
         found = self.summary(mean[MODEL], models, torch.tensor(weights, dtype=torch.float64), seed)
         return {**mean, **self.numbered(found), **clock}

@@ -14,7 +14,7 @@ from fedbasis.tensors.params import State, Tensors
 from fedbasis.tensors.seeding import seed_for, torch_generator
 
 
-class Several(FedAvg):
+class MultiModel(FedAvg):
     """No method of its own, but the base of some."""
 
     prefix: ClassVar[str]

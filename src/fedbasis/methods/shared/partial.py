@@ -33,10 +33,10 @@ class Partial(Method):
         return {MODEL: self.task.initial(seed)}
 
     def client_update(
-        self, received: State, kept: State | None, data: Examples, context: Context
+        self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
         """Train the shared layers together with this client's own; send the former and keep the latter."""
-        mine = {} if kept is None else kept[PERSONAL]
+        mine = {} if state is None else state[PERSONAL]
         context.model.load({**received[MODEL], **mine})
         loss = self.fit(data, context)
         trained = context.model.tensors()
