@@ -490,7 +490,7 @@ def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(
 @pytest.mark.parametrize(
     ("place", "failing"),
     [
-        ("fedbasis.serving.artifact.save_file", no_space_in_rust),
+        ("fedbasis.tensors.files.save_file", no_space_in_rust),
         ("fedbasis.serving.artifact.write_json", no_space),
         ("os.fsync", no_space),
         ("tempfile.mkdtemp", no_space),
