@@ -1,4 +1,4 @@
-"""The registry of methods: adding one is a file beside this and a line here."""
+"""The registry of methods: adding one here is a file and a line; a user's own method needs neither."""
 
 from fedbasis.methods.apfl import APFL
 from fedbasis.methods.base import Method
@@ -27,11 +27,28 @@ from fedbasis.methods.pfedgp import PFedGP
 from fedbasis.methods.pfedhn import PFedHN
 from fedbasis.methods.pfedme import PFedMe
 from fedbasis.methods.scaffold import Scaffold
+from fedbasis.networks.resolve import reference_of, resolve
+from pflbed.errors import InputError
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method
+    method.about.name: method
     for method in (
         Local, FedAvg, FedProx, Scaffold, FedMTL, PerFedAvg, PerFedAvgHF, PFedMe, Ditto, APFL, L2GD, LgFedAvg, FedPer,
         FedRep, FedBn, PFedHN, KNNPer, PCAK, KMeansK, FedBasis, IFCA, FedEM, FedRoD, FedFomo, FedAMP, PFedGP,
     )
 }  # fmt: skip
+"""The built-in methods by name."""
+
+
+def find_method(name: str) -> type[Method]:
+    """Find a method class: a built-in one by name, ``"module:Class"``, or an entry point ``fedbasis.methods``."""
+    found = resolve(name, METHODS, "fedbasis.methods", "method")
+    if not isinstance(found, type) or not issubclass(found, Method):
+        raise InputError(f"The method '{name}' must be a subclass of fedbasis.Method, but it is {found!r:.80}.")
+    return found
+
+
+def name_of(method: type[Method]) -> str:
+    """Return the name by which ``find_method`` finds a method class again."""
+    name = method.about.name
+    return name if METHODS.get(name) is method else reference_of(method)

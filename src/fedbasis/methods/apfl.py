@@ -16,14 +16,14 @@ A new client trains v and mixes it with the global model, which stays as it is.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedbasis.methods.base import MODEL, Adaptation, Context, MethodConfig, Sent
+from fedbasis.methods.base import MODEL, About, Adaptation, Context, MethodConfig, Sent, Serving, Ways
 from fedbasis.methods.fedavg import FedAvg
 from fedbasis.networks.train import Examples, FlatSGD, MeanLoss, Recipe, backward_passes, by_epoch, local_sgd
 from fedbasis.tensors.flat import FlatModel
@@ -79,18 +79,35 @@ class Mixture:
         return self.model.layout.unflatten(*kinds)
 
 
+class APFLServing(Serving):
+    """What new clients are given, and how they predict."""
+
+    method: "APFL"
+
+    def participant(self, server: State, state: State | None) -> Tensors:
+        """Mix the client's own model with the server's; the statistics are the mixture's, which v carries."""
+        w, v = self.method.model(server), super().participant(server, state)
+        share = self.method.config.alpha if state is None else float(state[MIXTURE]["alpha"])
+        return {
+            name: torch.lerp(w[name], v[name], share) if name in self.method.task.parameters else v[name] for name in v
+        }
+
+
 class APFL(FedAvg):
     """The global model is the only state of the server; every client keeps a model and its share."""
 
-    name: ClassVar[str] = "apfl"
-    title: ClassVar[str] = "APFL"
-    paper: ClassVar[str] = "Deng et al. 2020"
-    keeps: ClassVar[str] = "its own model and alpha"
-    new_client: ClassVar[str] = "a model of its own, trained within its mixture with the global one (apfl)"
+    about: ClassVar[About] = replace(
+        FedAvg.about,
+        name="apfl",
+        title="APFL",
+        paper="Deng et al. 2020",
+        keeps="its own model and alpha",
+        new_client="a model of its own, trained within its mixture with the global one (apfl)",
+    )
+    serving_type: ClassVar[type[Serving]] = APFLServing
+    ways: ClassVar[Ways] = Ways(own=("apfl",), default=("apfl",))
+    state_group: ClassVar[str] = PERSONAL
     Config: ClassVar[type[MethodConfig]] = APFLConfig
-    personalizers: ClassVar[tuple[str, ...]] = ("apfl",)
-    ways: ClassVar[tuple[str, ...]] = ("apfl",)
-    own: ClassVar[str] = PERSONAL
     config: APFLConfig
 
     def client_update(
@@ -124,18 +141,12 @@ class APFL(FedAvg):
         keeps = {PERSONAL: mixture.tensors(), MIXTURE: {"alpha": mixture.alpha.cpu()}}
         return Sent({MODEL: model.tensors()}, numbers), keeps
 
-    def participant(self, server: State, state: State | None) -> Tensors:
-        """Mix the client's own model with the server's; the statistics are the mixture's, which v carries."""
-        w, v = self.model(server), super().participant(server, state)
-        share = self.config.alpha if state is None else float(state[MIXTURE]["alpha"])
-        return {name: torch.lerp(w[name], v[name], share) if name in self.task.parameters else v[name] for name in v}
-
     def adapt(
-        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+        self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
         """Train v within its mixture with the global model; the mixture stands in ``context.model``."""
-        if how not in self.personalizers:
-            raise KeyError(how)
+        if way not in self.ways.own:
+            raise KeyError(way)
         model, recipe = context.model, plan.recipe(self.task.recipe)
         model.load(self.model(server))
         mixture, fixed = self._mixture(model, recipe, None), [flat.clone() for flat in model.weights]

@@ -13,11 +13,12 @@ ones are for strong attacks); the authors' runs without attack use 1, the defaul
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import ClassVar
 
 from pydantic import Field
 
-from fedbasis.methods.base import MODEL, Adaptation, Context, MethodConfig, Sent
+from fedbasis.methods.base import MODEL, About, Adaptation, Context, MethodConfig, Sent, Ways
 from fedbasis.methods.fedavg import FedAvg
 from fedbasis.networks.train import Examples, by_epoch, local_sgd, proximal, sgd_steps
 from fedbasis.tensors.params import State, Tensors
@@ -34,15 +35,17 @@ class DittoConfig(MethodConfig):
 class Ditto(FedAvg):
     """The global model is the only state of the server; every client keeps a model."""
 
-    name: ClassVar[str] = "ditto"
-    title: ClassVar[str] = "Ditto"
-    paper: ClassVar[str] = "Li et al. 2021"
-    keeps: ClassVar[str] = "its personal model"
-    new_client: ClassVar[str] = "a personal model, trained from the global one and pulled towards it (ditto)"
+    about: ClassVar[About] = replace(
+        FedAvg.about,
+        name="ditto",
+        title="Ditto",
+        paper="Li et al. 2021",
+        keeps="its personal model",
+        new_client="a personal model, trained from the global one and pulled towards it (ditto)",
+    )
+    ways: ClassVar[Ways] = Ways(own=("ditto",), default=("ditto",))
+    state_group: ClassVar[str] = PERSONAL
     Config: ClassVar[type[MethodConfig]] = DittoConfig
-    personalizers: ClassVar[tuple[str, ...]] = ("ditto",)
-    ways: ClassVar[tuple[str, ...]] = ("ditto",)
-    own: ClassVar[str] = PERSONAL
     config: DittoConfig
 
     def client_update(
@@ -65,11 +68,11 @@ class Ditto(FedAvg):
         return Sent(sent.tensors, numbers), {PERSONAL: model.tensors()}
 
     def adapt(
-        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+        self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
         """Train a personal model from the global one, with the same pull."""
-        if how not in self.personalizers:
-            raise KeyError(how)
+        if way not in self.ways.own:
+            raise KeyError(way)
         model, recipe = context.model, plan.recipe(self.task.recipe)
         model.load(self.model(server))
         pull = proximal(model, self.config.lam)

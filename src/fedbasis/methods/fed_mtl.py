@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedbasis.methods.base import MODEL, Adaptation, Context, MethodConfig, Sent
+from fedbasis.methods.base import MODEL, About, Adaptation, Context, MethodConfig, Sent, Update, Ways
 from fedbasis.methods.shared.client_models import RELATIONS, ClientModels, clients, combination, gram, models
 from fedbasis.networks.train import Adjust, Examples, local_sgd, proximal
 from fedbasis.tensors.flat import FlatModel
@@ -48,15 +48,16 @@ def relations(products: Tensor, epsilon: float) -> Tensor:
 class FedMTL(ClientModels):
     """The server holds the clients' models and Omega."""
 
-    name: ClassVar[str] = "fed-mtl"
-    title: ClassVar[str] = "Fed-MTL"
-    paper: ClassVar[str] = "Smith et al. 2017"
-    sends: ClassVar[str] = "1 model"
-    keeps: ClassVar[str] = "its own model w_m"
-    new_client: ClassVar[str] = "the mean of all models, trained with the penalty l1 ||w - mean||^2 + l2 ||w||^2 (mtl)"
+    about: ClassVar[About] = About(
+        name="fed-mtl",
+        title="Fed-MTL",
+        paper="Smith et al. 2017",
+        sends="1 model",
+        keeps="its own model w_m",
+        new_client="the mean of all models, trained with the penalty l1 ||w - mean||^2 + l2 ||w||^2 (mtl)",
+    )
+    ways: ClassVar[Ways] = Ways(own=("mtl",), default=("none", "mtl"))
     Config: ClassVar[type[MethodConfig]] = FedMTLConfig
-    personalizers: ClassVar[tuple[str, ...]] = ("mtl",)
-    ways: ClassVar[tuple[str, ...]] = ("none", "mtl")
     config: FedMTLConfig
 
     def broadcast(self, server: State, client: str) -> State:
@@ -99,14 +100,14 @@ class FedMTL(ClientModels):
 
         return add
 
-    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+    def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
         """Replace the models that arrived, then relate all models anew."""
         state = super().aggregate(server, updates, seed)
         omega = relations(gram(models(state), self.task.parameters), self.config.epsilon)
         return {**state, RELATIONS: {"omega": omega.float()}}
 
     def adapt(
-        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+        self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
         """Train from the mean of all models with a pull towards it.
 

@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedbasis.methods.base import CLOCK, MODEL, Adaptation, Context, MethodConfig, Sent
+from fedbasis.methods.base import CLOCK, MODEL, About, Adaptation, Context, Insight, MethodConfig, Sent, Update, Ways
 from fedbasis.methods.shared.client_models import RELATIONS, ClientModels, clients, combination, gram, models
 from fedbasis.networks.train import Examples, local_sgd, proximal
 from fedbasis.tensors.params import State, Tensors
@@ -65,20 +65,30 @@ def by_cosine(products: Tensor, sigma: float, own: float | None) -> Tensor:
     return (1 - own) * torch.softmax(scores, 1) + own * torch.eye(len(products), dtype=products.dtype)
 
 
+class FedAMPInsight(Insight):
+    """Numbers about the state."""
+
+    method: "FedAMP"
+
+    def diagnostics(self, server: State) -> dict[str, Any]:
+        """Report how much a client counts in its own u_m: 1 is training alone, 1 / clients taking the mean."""
+        return {"self_weight": float(server[RELATIONS]["attention"].diagonal().mean())} if RELATIONS in server else {}
+
+
 class FedAMP(ClientModels):
     """The server holds the clients' models and how much each attends to each."""
 
-    name: ClassVar[str] = "fedamp"
-    title: ClassVar[str] = "FedAMP"
-    paper: ClassVar[str] = "Huang et al. 2021"
-    sends: ClassVar[str] = "1 model"
-    keeps: ClassVar[str] = "its own model w_m"
-    new_client: ClassVar[str] = (
-        "the mean of all models, trained with a pull of lambda / alpha towards it (amp), or freely"
+    about: ClassVar[About] = About(
+        name="fedamp",
+        title="FedAMP",
+        paper="Huang et al. 2021",
+        sends="1 model",
+        keeps="its own model w_m",
+        new_client="the mean of all models, trained with a pull of lambda / alpha towards it (amp), or freely",
     )
+    insight_type: ClassVar[type[Insight]] = FedAMPInsight
+    ways: ClassVar[Ways] = Ways(own=("amp",), default=("amp", "ft"))
     Config: ClassVar[type[MethodConfig]] = FedAMPConfig
-    personalizers: ClassVar[tuple[str, ...]] = ("amp",)
-    ways: ClassVar[tuple[str, ...]] = ("amp", "ft")
     config: FedAMPConfig
 
     def init(self, seed: int) -> State:
@@ -110,7 +120,7 @@ class FedAMP(ClientModels):
         trained = model.tensors()
         return Sent({MODEL: trained}, {"loss": loss.value(), "examples": float(len(data))}), {MODEL: trained}
 
-    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+    def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
         """Replace the models that arrived, then weigh them for the next round."""
         state, done, config = super().aggregate(server, updates, seed), int(server[CLOCK]["round"]) + 1, self.config
         products = gram(models(state), self.task.parameters)
@@ -120,12 +130,8 @@ class FedAMP(ClientModels):
         return {**state, RELATIONS: {"attention": xi.float()}, CLOCK: {"round": torch.tensor(done)}}
 
     def adapt(
-        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+        self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
         """Train from the mean of all models with the pull towards it: the server cannot attend to a model unseen."""
         context.model.load(self.model(server), "The server's model")
         yield from self.fit(data, context, plan, proximal(context.model, self.config.lam / self.config.alpha))
-
-    def diagnostics(self, server: State) -> dict[str, Any]:
-        """Report how much a client counts in its own u_m: 1 is training alone, 1 / clients taking the mean."""
-        return {"self_weight": float(server[RELATIONS]["attention"].diagonal().mean())} if RELATIONS in server else {}

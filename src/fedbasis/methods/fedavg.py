@@ -6,7 +6,7 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentra
 from collections.abc import Iterable
 from typing import ClassVar
 
-from fedbasis.methods.base import MODEL, Context, Method, Sent
+from fedbasis.methods.base import MODEL, About, Context, Method, Sent, Update
 from fedbasis.networks.train import Adjust, Examples, local_sgd
 from fedbasis.tensors.params import State, Tensors
 
@@ -14,12 +14,14 @@ from fedbasis.tensors.params import State, Tensors
 class FedAvg(Method):
     """The global model is the only state."""
 
-    name: ClassVar[str] = "fedavg"
-    title: ClassVar[str] = "FedAvg"
-    paper: ClassVar[str] = "McMahan et al. 2017"
-    sends: ClassVar[str] = "1 model"
-    keeps: ClassVar[str] = "nothing"
-    new_client: ClassVar[str] = "the global model as it is, or a new classifier (lp), or all of it fine-tuned (ft)"
+    about: ClassVar[About] = About(
+        name="fedavg",
+        title="FedAvg",
+        paper="McMahan et al. 2017",
+        sends="1 model",
+        keeps="nothing",
+        new_client="the global model as it is, or a new classifier (lp), or all of it fine-tuned (ft)",
+    )
 
     def init(self, seed: int) -> State:
         """Start from the initial model."""
@@ -44,7 +46,7 @@ class FedAvg(Method):
         """What a specialization adds to every gradient, once the model is loaded; here nothing."""
         return None
 
-    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+    def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
         """Take the mean of the clients' models."""
         return {MODEL: self.mean(updates)}
 

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from fedbasis.methods.base import MODEL, Context, MethodConfig, Sent
+from fedbasis.methods.base import MODEL, About, Context, MethodConfig, Sent, Serving, Update, Ways
 from fedbasis.methods.shared.partial import PERSONAL, Partial
 from fedbasis.networks.train import Examples
 from fedbasis.tensors.params import State, Tensors, only, without
@@ -35,17 +35,30 @@ class FedBnConfig(MethodConfig):
     )
 
 
+class FedBnServing(Serving):
+    """What new clients are given, and how they predict."""
+
+    method: "FedBn"
+
+    def published(self, server: State) -> State:
+        """Put the two groups together: a new client has no use for the initial normalization layers."""
+        return {MODEL: self.method.model(server)}
+
+
 class FedBn(Partial):
     """The normalization layers are personal."""
 
-    name: ClassVar[str] = "fedbn"
-    title: ClassVar[str] = "FedBN"
-    paper: ClassVar[str] = "Li et al. 2021"
-    sends: ClassVar[str] = "1 model (its normalization layers apart, for new clients; without them if told so)"
-    keeps: ClassVar[str] = "the normalization layers"
-    new_client: ClassVar[str] = "the mean model; its normalization layers are trained (bn), the head (lp), or all (ft)"
+    about: ClassVar[About] = About(
+        name="fedbn",
+        title="FedBN",
+        paper="Li et al. 2021",
+        sends="1 model (its normalization layers apart, for new clients; without them if told so)",
+        keeps="the normalization layers",
+        new_client="the mean model; its normalization layers are trained (bn), the head (lp), or all (ft)",
+    )
+    serving_type: ClassVar[type[Serving]] = FedBnServing
+    ways: ClassVar[Ways] = Ways(default=("bn", "lp", "ft"))
     Config: ClassVar[type[MethodConfig]] = FedBnConfig
-    ways: ClassVar[tuple[str, ...]] = ("bn", "lp", "ft")
     config: FedBnConfig
 
     @property
@@ -76,7 +89,7 @@ class FedBn(Partial):
             sent = replace(sent, tensors={**sent.tensors, NORMALIZATION: own[PERSONAL]})
         return sent, own
 
-    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+    def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
         """Take the mean of the other layers, and apart from it that of the normalization layers."""
         if not self.shares:
             return super().aggregate(server, updates, seed)
@@ -84,16 +97,12 @@ class FedBn(Partial):
         rest = {**server[MODEL], **without(mean, self.personal)}
         return {MODEL: rest, NORMALIZATION: only(mean, self.personal)}
 
-    def published(self, server: State) -> State:
-        """Put the two groups together: a new client has no use for the initial normalization layers."""
-        return {MODEL: self.model(server)}
-
     def model(self, server: State) -> Tensors:
         """Return the averaged layers with the mean normalization layers, or with the initial ones."""
         return {**server[MODEL], **server.get(NORMALIZATION, {})}
 
 
-def _joined(updates: Iterable[tuple[str, Sent]]) -> Iterator[tuple[str, Sent]]:
+def _joined(updates: Iterable[Update]) -> Iterator[tuple[str, Sent]]:
     """Put the two groups of every update together, so that one pass over the stream averages both."""
     for client, sent in updates:
         yield client, replace(sent, tensors={MODEL: {**sent.tensors[MODEL], **sent.tensors[NORMALIZATION]}})

@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedbasis.methods.base import Adaptation, Context, MethodConfig, Sent
+from fedbasis.methods.base import About, Adaptation, Context, MethodConfig, Sent, Serving, Update, Ways
 from fedbasis.methods.shared.multi_model import MultiModel
 from fedbasis.networks.train import Examples, Objective, local_sgd
 from fedbasis.tensors.flat import FlatModel
@@ -34,20 +34,44 @@ class FedEMConfig(MethodConfig):
     )
 
 
+class FedEMServing(Serving):
+    """What new clients are given, and how they predict."""
+
+    method: "FedEM"
+
+    def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
+        """Mix the components' probabilities; after a generic way there is only the model."""
+        if "pi" not in learned:
+            return super().probabilities(model, learned, pixels)
+        own = model.tensors()
+        mixed = torch.zeros(())
+        for k, share in enumerate(learned["pi"].tolist()):
+            other = {name.partition(":")[2]: t for name, t in learned.items() if name.startswith(f"{k}:")}
+            model.load(other or own)
+            mixed = mixed + share * super().probabilities(model, {}, pixels)
+        model.load(own)
+        return mixed
+
+
 class FedEM(MultiModel):
     """The state is K components; a fitted client is all of them and their weights."""
 
-    name: ClassVar[str] = "fedem"
-    title: ClassVar[str] = "FedEM"
-    paper: ClassVar[str] = "Marfoq et al. 2021"
-    sends: ClassVar[str] = "K models"
-    keeps: ClassVar[str] = "the K mixture weights pi"
-    new_client: ClassVar[str] = "K mixture weights by EM, the components frozen (fedem)"
+    about: ClassVar[About] = About(
+        name="fedem",
+        title="FedEM",
+        paper="Marfoq et al. 2021",
+        sends="K models",
+        keeps="the K mixture weights pi",
+        new_client="K mixture weights by EM, the components frozen (fedem)",
+    )
+    serving_type: ClassVar[type[Serving]] = FedEMServing
+    ways: ClassVar[Ways] = Ways(
+        own=("fedem",),
+        default=("fedem",),
+        rate_free=("fedem",),
+        one_network=False,
+    )
     Config: ClassVar[type[MethodConfig]] = FedEMConfig
-    personalizers: ClassVar[tuple[str, ...]] = ("fedem",)
-    ways: ClassVar[tuple[str, ...]] = ("fedem",)
-    rate_free: ClassVar[tuple[str, ...]] = ("fedem",)
-    one_network: ClassVar[bool] = False
     prefix: ClassVar[str] = "component"
     config: FedEMConfig
 
@@ -84,7 +108,7 @@ class FedEM(MultiModel):
         numbers = {"loss": loss, "examples": float(len(data))}
         return Sent(self.numbered(trained), numbers), {MIXTURE: {"pi": q.mean(0).float()}}
 
-    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+    def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
         """Take the mean of every component."""
         means = {group: self.task.averaging.mean() for group in server}
         for client, sent in updates:
@@ -98,7 +122,7 @@ class FedEM(MultiModel):
         return self.models(server)[0]
 
     def adapt(
-        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+        self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
         """Take EM steps for pi; the component with the most weight stands in the model, the others in ``learned``."""
         components = self.models(server)
@@ -115,19 +139,6 @@ class FedEM(MultiModel):
             }
             likelihood = torch.logsumexp(pi.log() - losses, dim=1).mean()
             yield -float(likelihood), {"pi": pi.float(), **others}
-
-    def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
-        """Mix the components' probabilities; after a generic way there is only the model."""
-        if "pi" not in learned:
-            return super().probabilities(model, learned, pixels)
-        own = model.tensors()
-        mixed = torch.zeros(())
-        for k, share in enumerate(learned["pi"].tolist()):
-            other = {name.partition(":")[2]: t for name, t in learned.items() if name.startswith(f"{k}:")}
-            model.load(other or own)
-            mixed = mixed + share * super().probabilities(model, {}, pixels)
-        model.load(own)
-        return mixed
 
     def _uniform(self) -> Tensor:
         return torch.full((self.count,), 1 / self.count)

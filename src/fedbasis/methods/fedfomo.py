@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedbasis.methods.base import CLOCK, MODEL, Adaptation, Context, MethodConfig, Sent
+from fedbasis.methods.base import CLOCK, MODEL, About, Adaptation, Context, MethodConfig, Sent, Serving, Update, Ways
 from fedbasis.methods.shared.client_models import CLIENT, RELATIONS, ClientModels, clients, combination, models
 from fedbasis.networks.train import Examples, forward, local_sgd
 from fedbasis.tensors.params import State, Tensors
@@ -39,19 +39,34 @@ class FedFomoConfig(MethodConfig):
     compare: Literal["previous", "own"] = Field("previous", description="theta_prev: before or after the last training")
 
 
+class FedFomoServing(Serving):
+    """What new clients are given, and how they predict."""
+
+    method: "FedFomo"
+
+    def published(self, server: State) -> State:
+        """A new client needs the mean and the participants' models themselves."""
+        return {group: tensors for group, tensors in server.items() if group == MODEL or group.startswith(CLIENT)}
+
+
 class FedFomo(ClientModels):
     """The server holds the clients' models and their affinities."""
 
-    name: ClassVar[str] = "fedfomo"
-    title: ClassVar[str] = "FedFomo"
-    paper: ClassVar[str] = "Zhang et al. 2021"
-    sends: ClassVar[str] = "1 model and one number for every model it downloaded"
-    keeps: ClassVar[str] = "its model before and after its last training (2 models)"
-    new_client: ClassVar[str] = "the mean of all models, moved towards some participants' models, which it needs (fomo)"
+    about: ClassVar[About] = About(
+        name="fedfomo",
+        title="FedFomo",
+        paper="Zhang et al. 2021",
+        sends="1 model and one number for every model it downloaded",
+        keeps="its model before and after its last training (2 models)",
+        new_client="the mean of all models, moved towards some participants' models, which it needs (fomo)",
+    )
+    serving_type: ClassVar[type[Serving]] = FedFomoServing
+    ways: ClassVar[Ways] = Ways(
+        own=("fomo",),
+        default=("fomo", "fomo+ft"),
+        rate_free=("fomo",),
+    )
     Config: ClassVar[type[MethodConfig]] = FedFomoConfig
-    personalizers: ClassVar[tuple[str, ...]] = ("fomo",)
-    ways: ClassVar[tuple[str, ...]] = ("fomo", "fomo+ft")
-    rate_free: ClassVar[tuple[str, ...]] = ("fomo",)
     config: FedFomoConfig
 
     def init(self, seed: int) -> State:
@@ -116,7 +131,7 @@ class FedFomo(ClientModels):
         before = {PREVIOUS: start} if self.config.compare == "previous" else {}
         return Sent(sent, {"loss": loss.value(), "examples": float(len(data))}), {MODEL: trained, **before}
 
-    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+    def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
         """Replace the models that arrived and add their clients' weights to the affinities."""
         told: list[tuple[str, str, float]] = []
 
@@ -134,12 +149,8 @@ class FedFomo(ClientModels):
         clock = {**server[CLOCK], "round": server[CLOCK]["round"] + 1}
         return {**state, RELATIONS: {AFFINITY: affinity}, CLOCK: clock}
 
-    def published(self, server: State) -> State:
-        """A new client needs the mean and the participants' models themselves."""
-        return {group: tensors for group, tensors in server.items() if group == MODEL or group.startswith(CLIENT)}
-
     def adapt(
-        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+        self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
         """Move the mean of all models towards a few participants' models, drawn at random, by all its images."""
         order = clients(server)

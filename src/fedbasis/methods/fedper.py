@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from fedbasis.methods.base import MethodConfig, Task
+from fedbasis.methods.base import About, MethodConfig, Ways
 from fedbasis.methods.shared.partial import Partial
 
 
@@ -25,19 +25,21 @@ class FedPerConfig(MethodConfig):
 class FedPer(Partial):
     """The head is personal."""
 
-    name: ClassVar[str] = "fedper"
-    title: ClassVar[str] = "FedPer"
-    paper: ClassVar[str] = "Arivazhagan et al. 2019"
-    sends: ClassVar[str] = "the body (less than 1 model)"
-    keeps: ClassVar[str] = "the head"
-    new_client: ClassVar[str] = "the mean body under the initial head; the head is trained (lp), or both (ft)"
+    about: ClassVar[About] = About(
+        name="fedper",
+        title="FedPer",
+        paper="Arivazhagan et al. 2019",
+        sends="the body (less than 1 model)",
+        keeps="the head",
+        new_client="the mean body under the initial head; the head is trained (lp), or both (ft)",
+    )
+    ways: ClassVar[Ways] = Ways(default=("lp", "ft"))
     Config: ClassVar[type[MethodConfig]] = FedPerConfig
-    ways: ClassVar[tuple[str, ...]] = ("lp", "ft")
     config: FedPerConfig
 
-    def __init__(self, config: FedPerConfig, task: Task) -> None:
-        super().__init__(config, task)
-        self.require_blocks("personal_blocks", config.personal_blocks)
+    def setup(self) -> None:
+        """Check the settings against the network."""
+        self.require_blocks("personal_blocks", self.config.personal_blocks)
 
     @property
     def personal(self) -> frozenset[str]:

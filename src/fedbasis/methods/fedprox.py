@@ -8,11 +8,12 @@ with w_t the received model; the server takes the mean. The pull acts on paramet
 The paper tunes mu over 0.001, 0.01, 0.1 and 1 and has no default; 0.01 is the usual one of these.
 """
 
+from dataclasses import replace
 from typing import ClassVar
 
 from pydantic import Field
 
-from fedbasis.methods.base import Context, MethodConfig
+from fedbasis.methods.base import About, Context, MethodConfig
 from fedbasis.methods.fedavg import FedAvg
 from fedbasis.networks.train import Adjust, proximal
 from fedbasis.tensors.params import State
@@ -27,9 +28,12 @@ class FedProxConfig(MethodConfig):
 class FedProx(FedAvg):
     """The global model is the only state."""
 
-    name: ClassVar[str] = "fedprox"
-    title: ClassVar[str] = "FedProx"
-    paper: ClassVar[str] = "Li et al. 2020"
+    about: ClassVar[About] = replace(
+        FedAvg.about,
+        name="fedprox",
+        title="FedProx",
+        paper="Li et al. 2020",
+    )
     Config: ClassVar[type[MethodConfig]] = FedProxConfig
     config: FedProxConfig
 

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from fedbasis.methods.base import Context, MethodConfig
+from fedbasis.methods.base import About, Context, MethodConfig, Ways
 from fedbasis.methods.shared.partial import Partial
 from fedbasis.networks.train import Examples, MeanLoss, local_sgd
 
@@ -34,14 +34,16 @@ class FedRepConfig(MethodConfig):
 class FedRep(Partial):
     """The head is personal, and never trained at the same time as the body."""
 
-    name: ClassVar[str] = "fedrep"
-    title: ClassVar[str] = "FedRep"
-    paper: ClassVar[str] = "Collins et al. 2021"
-    sends: ClassVar[str] = "the body (less than 1 model)"
-    keeps: ClassVar[str] = "the head"
-    new_client: ClassVar[str] = "a head fitted to the mean body (lp), or both trained (ft)"
+    about: ClassVar[About] = About(
+        name="fedrep",
+        title="FedRep",
+        paper="Collins et al. 2021",
+        sends="the body (less than 1 model)",
+        keeps="the head",
+        new_client="a head fitted to the mean body (lp), or both trained (ft)",
+    )
+    ways: ClassVar[Ways] = Ways(default=("lp", "ft"))
     Config: ClassVar[type[MethodConfig]] = FedRepConfig
-    ways: ClassVar[tuple[str, ...]] = ("lp", "ft")
     config: FedRepConfig
 
     @property

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from fedbasis.methods.base import MODEL, Adaptation, Context, MethodConfig, Sent, Task
+from fedbasis.methods.base import MODEL, About, Adaptation, Context, MethodConfig, Sent, Task, Ways
 from fedbasis.methods.fedavg import FedAvg
 from fedbasis.networks.classifier import head_steps, passed, require_last, watching
 from fedbasis.networks.train import Examples, Recipe, by_epoch, local_sgd
@@ -38,23 +38,27 @@ class FedRoDConfig(MethodConfig):
 class FedRoD(FedAvg):
     """The generic model is FedAvg's, with another loss; the personal head is kept."""
 
-    name: ClassVar[str] = "fedrod"
-    title: ClassVar[str] = "Fed-RoD"
-    paper: ClassVar[str] = "Chen and Chao 2022"
-    sends: ClassVar[str] = "1 model"
-    keeps: ClassVar[str] = "the personal head"
-    new_client: ClassVar[str] = "a personal head trained from zero on the frozen generic model (rod)"
+    about: ClassVar[About] = About(
+        name="fedrod",
+        title="Fed-RoD",
+        paper="Chen and Chao 2022",
+        sends="1 model",
+        keeps="the personal head",
+        new_client="a personal head trained from zero on the frozen generic model (rod)",
+    )
+    ways: ClassVar[Ways] = Ways(
+        own=("rod",),
+        default=("none", "lp", "ft", "rod"),
+        head_only=("rod",),
+    )
     Config: ClassVar[type[MethodConfig]] = FedRoDConfig
-    personalizers: ClassVar[tuple[str, ...]] = ("rod",)
-    ways: ClassVar[tuple[str, ...]] = ("none", "lp", "ft", "rod")
-    head_only: ClassVar[tuple[str, ...]] = ("rod",)
     config: FedRoDConfig
 
-    def __init__(self, config: FedRoDConfig, task: Task) -> None:
-        super().__init__(config, task)
-        if type(task.network.build().get_submodule(task.classifier)) is not nn.Linear:
+    def setup(self) -> None:
+        """Check the settings against the network."""
+        if type(self.task.network.build().get_submodule(self.task.classifier)) is not nn.Linear:
             raise InputError(
-                f"Fed-RoD needs a linear classifier, but '{task.classifier}' is not one; set 'classifier_name'."
+                f"Fed-RoD needs a linear classifier, but '{self.task.classifier}' is not one; set 'classifier_name'."
             )
 
     def client_update(
@@ -73,7 +77,7 @@ class FedRoD(FedAvg):
 
         def objective(logits: Tensor, labels: Tensor, _: Tensor) -> Tensor:
             features, output = seen.pop()
-            require_last(self.task.classifier, output, logits, self.title)
+            require_last(self.task.classifier, output, logits, self.about.title)
             head.optimizer.zero_grad()
             personal = F.cross_entropy(logits.detach() + head(features.detach()), labels)
             return F.cross_entropy(logits + prior, labels) + personal
@@ -87,13 +91,13 @@ class FedRoD(FedAvg):
         return Sent({MODEL: context.model.tensors()}, numbers), {PERSONAL: head.tensors()}
 
     def adapt(
-        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+        self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
         """Train a personal head from zero on the frozen generic model."""
         context.model.load(self.model(server), "The server's model")
         recipe, module, classifier = plan.recipe(self.task.recipe), context.model.module, self.task.classifier
         head = _Head(module, self.task, recipe, {})
-        seen = passed(module, classifier, data.pixels, recipe.preprocessing, last_for=self.title)
+        seen = passed(module, classifier, data.pixels, recipe.preprocessing, last_for=self.about.title)
         labels = data.labels.to(seen.logits.device)
 
         def loss_of(rows: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from pydantic import Field
 
-from fedbasis.methods.base import MODEL, Adaptation, Context, MethodConfig, Sent
+from fedbasis.methods.base import MODEL, About, Adaptation, Context, Insight, MethodConfig, Sent, Update, Updates, Ways
 from fedbasis.methods.shared.multi_model import MultiModel
 from fedbasis.networks.train import Examples
 from fedbasis.tensors.params import State, StreamingMean, Tensors
@@ -30,21 +30,47 @@ class IFCAConfig(MethodConfig):
     )
 
 
+class IFCAUpdates(Updates):
+    """How an update is measured and averaged."""
+
+    needs_single_updates: ClassVar[str] = "every client says to which cluster its model belongs"
+    method: "IFCA"
+
+    def reference(self, server: State, client: str, sent: State) -> State:
+        """A client's model is measured from that of the cluster it chose."""
+        return {MODEL: self.method.models(server)[int(sent[CHOICE]["cluster"]) % self.method.count]}
+
+
+class IFCAInsight(Insight):
+    """Numbers about the state."""
+
+    method: "IFCA"
+
+    def diagnostics(self, server: State) -> dict[str, Any]:
+        """Report who chose what."""
+        return {"usage": [round(share, 4) for share in server[USAGE]["share"].tolist()]}
+
+
 class IFCA(MultiModel):
     """The state is k models, and which share of the last round's clients chose each."""
 
-    name: ClassVar[str] = "ifca"
-    title: ClassVar[str] = "IFCA"
-    paper: ClassVar[str] = "Ghosh et al. 2020"
-    sends: ClassVar[str] = "1 model and the number of its cluster"
-    keeps: ClassVar[str] = "nothing"
-    new_client: ClassVar[str] = "the cluster's model with the lowest loss on its data (cluster); +LP; +FT"
+    about: ClassVar[About] = About(
+        name="ifca",
+        title="IFCA",
+        paper="Ghosh et al. 2020",
+        sends="1 model and the number of its cluster",
+        keeps="nothing",
+        new_client="the cluster's model with the lowest loss on its data (cluster); +LP; +FT",
+    )
+    updates_type: ClassVar[type[Updates]] = IFCAUpdates
+    insight_type: ClassVar[type[Insight]] = IFCAInsight
+    ways: ClassVar[Ways] = Ways(
+        own=("cluster",),
+        default=("cluster", "cluster+lp", "cluster+ft"),
+        rate_free=("cluster",),
+    )
     Config: ClassVar[type[MethodConfig]] = IFCAConfig
-    personalizers: ClassVar[tuple[str, ...]] = ("cluster",)
-    ways: ClassVar[tuple[str, ...]] = ("cluster", "cluster+lp", "cluster+ft")
-    rate_free: ClassVar[tuple[str, ...]] = ("cluster",)
     prefix: ClassVar[str] = "cluster"
-    needs_single_updates: ClassVar[str] = "every client says to which cluster its model belongs"
     config: IFCAConfig
 
     def init(self, seed: int) -> State:
@@ -70,11 +96,7 @@ class IFCA(MultiModel):
         sent, _ = super().client_update({MODEL: models[chosen]}, None, data, context, only)
         return Sent({**sent.tensors, CHOICE: {"cluster": torch.tensor(chosen)}}, sent.numbers), None
 
-    def reference(self, server: State, client: str, sent: State) -> State:
-        """A client's model is measured from that of the cluster it chose."""
-        return {MODEL: self.models(server)[int(sent[CHOICE]["cluster"]) % self.count]}
-
-    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+    def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
         """Take every cluster's mean over the clients that chose it."""
         means = [self.task.averaging.mean() for _ in range(self.count)]
         usage, used = StreamingMean(), set()
@@ -96,11 +118,7 @@ class IFCA(MultiModel):
         return self.models(server)[int(server[USAGE]["share"].argmax())]
 
     def adapt(
-        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+        self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
         """Take the model with the lowest loss, as a client does in training."""
         yield from self.serve_lowest(self.models(server), data, context)
-
-    def diagnostics(self, server: State) -> dict[str, Any]:
-        """Report who chose what."""
-        return {"usage": [round(share, 4) for share in server[USAGE]["share"].tolist()]}

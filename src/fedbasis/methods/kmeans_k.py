@@ -10,14 +10,15 @@ there are models, in which all distances are those of the parameters.
 
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedbasis.methods.base import MODEL, Adaptation, Context, MethodConfig
-from fedbasis.methods.shared.last_round import LastRoundSummary
+from fedbasis.methods.base import MODEL, About, Adaptation, Context, MethodConfig, Updates, Ways
+from fedbasis.methods.shared.last_round import LastRoundSummary, LastRoundSummaryUpdates
 from fedbasis.networks.train import Examples
 from fedbasis.tensors.params import State, Tensors
 from fedbasis.tensors.seeding import seed_for
@@ -30,28 +31,40 @@ class KMeansConfig(MethodConfig):
     centroids: int = Field(4, ge=1, description="k, the number of centroids")
 
 
-class KMeansK(LastRoundSummary):
-    """The state is FedAvg's model, and after the last round the centroids besides."""
+class KMeansKUpdates(LastRoundSummaryUpdates):
+    """How an update is measured and averaged."""
 
-    name: ClassVar[str] = "kmeans-k"
-    title: ClassVar[str] = "k-means-k"
-    paper: ClassVar[str] = "Chen et al. 2024"
-    sends: ClassVar[str] = "1 model"
-    new_client: ClassVar[str] = "the centroid with the lowest loss on its data (centroid); +LP; +FT"
-    Config: ClassVar[type[MethodConfig]] = KMeansConfig
-    personalizers: ClassVar[tuple[str, ...]] = ("centroid",)
-    ways: ClassVar[tuple[str, ...]] = ("centroid", "centroid+lp", "centroid+ft")
-    rate_free: ClassVar[tuple[str, ...]] = ("centroid",)
-    prefix: ClassVar[str] = "centroid"
-    config: KMeansConfig
+    method: "KMeansK"
 
     def require_clients(self, count: int) -> None:
         """The last round must bring at least as many models as there are centroids to make of them."""
-        if count < self.config.centroids:
+        if count < self.method.config.centroids:
             raise InputError(
-                f"{self.config.centroids} centroids need at least as many clients a round, but there are {count}; "
+                f"{self.method.config.centroids} centroids need at least as many clients a round, but there are {count}; "
                 "lower 'centroids' or raise 'participation'."
             )
+
+
+class KMeansK(LastRoundSummary):
+    """The state is FedAvg's model, and after the last round the centroids besides."""
+
+    about: ClassVar[About] = replace(
+        LastRoundSummary.about,
+        name="kmeans-k",
+        title="k-means-k",
+        paper="Chen et al. 2024",
+        sends="1 model",
+        new_client="the centroid with the lowest loss on its data (centroid); +LP; +FT",
+    )
+    updates_type: ClassVar[type[Updates]] = KMeansKUpdates
+    ways: ClassVar[Ways] = Ways(
+        own=("centroid",),
+        default=("centroid", "centroid+lp", "centroid+ft"),
+        rate_free=("centroid",),
+    )
+    Config: ClassVar[type[MethodConfig]] = KMeansConfig
+    prefix: ClassVar[str] = "centroid"
+    config: KMeansConfig
 
     def summary(self, mean: Tensors, models: Sequence[Tensors], weights: Tensor, seed: int) -> list[Tensors]:
         """Take every cluster's mean, statistics included; a cluster without models is the mean of all."""
@@ -75,7 +88,7 @@ class KMeansK(LastRoundSummary):
         return labels
 
     def adapt(
-        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+        self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
         """Take the centroid with the lowest loss; before the last round there is only the mean."""
         yield from self.serve_lowest(self.found(server) or [server[MODEL]], data, context)

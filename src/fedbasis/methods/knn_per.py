@@ -19,8 +19,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from fedbasis.methods.base import Adaptation, Context, MethodConfig
+from fedbasis.methods.base import About, Adaptation, Context, MethodConfig, Serving, Ways
 from fedbasis.methods.fedavg import FedAvg
+from fedbasis.networks.classifier import probabilities_and_features
 from fedbasis.networks.train import Examples
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors
@@ -42,44 +43,59 @@ class KNNPerConfig(MethodConfig):
             raise ValueError("lam is a share from 0 to 1, or 'tuned'")
 
 
-class KNNPer(FedAvg):
-    """FedAvg while training; a datastore of features at every client afterwards."""
+class KNNPerServing(Serving):
+    """What new clients are given, and how they predict."""
 
-    name: ClassVar[str] = "knn-per"
-    title: ClassVar[str] = "kNN-Per"
-    paper: ClassVar[str] = "Marfoq et al. 2022"
-    sends: ClassVar[str] = "1 model"
-    keeps: ClassVar[str] = "nothing in training; the features and labels of its images when it predicts"
-    new_client: ClassVar[str] = "the global model mixed with the nearest neighbours among its own images (knn)"
-    Config: ClassVar[type[MethodConfig]] = KNNPerConfig
-    personalizers: ClassVar[tuple[str, ...]] = ("knn",)
-    ways: ClassVar[tuple[str, ...]] = ("knn",)
-    rate_free: ClassVar[tuple[str, ...]] = ("knn",)
-    one_network: ClassVar[bool] = False
-    config: KNNPerConfig
-
-    def adapt(
-        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
-    ) -> Iterator[tuple[float, Tensors]]:
-        """Store the client's features and labels; no gradient is taken and the model stays the global one."""
-        context.model.load(self.model(server))
-        chances, features = self.features(context.model, data.pixels)
-        labels = data.labels.cpu().long()
-        votes = self._vote(features, features, labels, leave_one_out=True)
-        lam = best_share(votes, chances, labels) if self.config.lam == "tuned" else self.config.lam
-        true = (lam * votes + (1 - lam) * chances).gather(1, labels[:, None])
-        loss = float(-true.clamp_min(1e-12).log().mean())
-        yield loss, {"features": features, "labels": labels, "lam": torch.tensor(lam, dtype=torch.float32)}
+    method: "KNNPer"
 
     def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
         """Mix the model's prediction with the neighbours'; after a generic way there is no datastore to ask."""
         if "features" not in learned:
             return super().probabilities(model, learned, pixels)
-        chances, features = self.features(model, pixels)
+        chances, features = self.method.features(model, pixels)
         lam = float(learned["lam"])
-        return lam * self._vote(features, learned["features"], learned["labels"]) + (1 - lam) * chances
+        return lam * self.method.vote(features, learned["features"], learned["labels"]) + (1 - lam) * chances
 
-    def _vote(self, queries: Tensor, features: Tensor, labels: Tensor, leave_one_out: bool = False) -> Tensor:
+
+class KNNPer(FedAvg):
+    """FedAvg while training; a datastore of features at every client afterwards."""
+
+    about: ClassVar[About] = About(
+        name="knn-per",
+        title="kNN-Per",
+        paper="Marfoq et al. 2022",
+        sends="1 model",
+        keeps="nothing in training; the features and labels of its images when it predicts",
+        new_client="the global model mixed with the nearest neighbours among its own images (knn)",
+    )
+    serving_type: ClassVar[type[Serving]] = KNNPerServing
+    ways: ClassVar[Ways] = Ways(
+        own=("knn",),
+        default=("knn",),
+        rate_free=("knn",),
+        one_network=False,
+    )
+    Config: ClassVar[type[MethodConfig]] = KNNPerConfig
+    config: KNNPerConfig
+
+    def adapt(
+        self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
+    ) -> Iterator[tuple[float, Tensors]]:
+        """Store the client's features and labels; no gradient is taken and the model stays the global one."""
+        context.model.load(self.model(server))
+        chances, features = self.features(context.model, data.pixels)
+        labels = data.labels.cpu().long()
+        votes = self.vote(features, features, labels, leave_one_out=True)
+        lam = best_share(votes, chances, labels) if self.config.lam == "tuned" else self.config.lam
+        true = (lam * votes + (1 - lam) * chances).gather(1, labels[:, None])
+        loss = float(-true.clamp_min(1e-12).log().mean())
+        yield loss, {"features": features, "labels": labels, "lam": torch.tensor(lam, dtype=torch.float32)}
+
+    def features(self, model: FlatModel, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the model's class probabilities and the features they were made of."""
+        return probabilities_and_features(model.module, self.task.classifier, pixels, self.task.recipe.preprocessing)
+
+    def vote(self, queries: Tensor, features: Tensor, labels: Tensor, leave_one_out: bool = False) -> Tensor:
         """Let the nearest neighbours vote; with ``leave_one_out`` the queries are the features and skip themselves.
 
         An image that has no neighbour at all gets no votes.

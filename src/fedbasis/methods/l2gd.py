@@ -25,7 +25,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedbasis.methods.base import MODEL, Adaptation, Context, Method, MethodConfig, Sent
+from fedbasis.methods.base import MODEL, About, Adaptation, Context, Method, MethodConfig, Sent, Update, Ways
 from fedbasis.networks.train import Examples, batches, by_epoch, local_sgd, sgd_steps
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors
@@ -46,16 +46,17 @@ class L2GDConfig(MethodConfig):
 class L2GD(Method):
     """The state is the mean of the clients' models; each keeps its own."""
 
-    name: ClassVar[str] = "l2gd"
-    title: ClassVar[str] = "L2GD"
-    paper: ClassVar[str] = "Hanzely and Richtárik 2020"
-    sends: ClassVar[str] = "1 model"
-    keeps: ClassVar[str] = "its own model x_m"
-    new_client: ClassVar[str] = "from the mean, local steps and pulls back towards it in turn (l2gd)"
+    about: ClassVar[About] = About(
+        name="l2gd",
+        title="L2GD",
+        paper="Hanzely and Richtárik 2020",
+        sends="1 model",
+        keeps="its own model x_m",
+        new_client="from the mean, local steps and pulls back towards it in turn (l2gd)",
+    )
+    ways: ClassVar[Ways] = Ways(own=("l2gd",), default=("l2gd",))
+    state_group: ClassVar[str] = PERSONAL
     Config: ClassVar[type[MethodConfig]] = L2GDConfig
-    personalizers: ClassVar[tuple[str, ...]] = ("l2gd",)
-    ways: ClassVar[tuple[str, ...]] = ("l2gd",)
-    own: ClassVar[str] = PERSONAL
     config: L2GDConfig
 
     def init(self, seed: int) -> State:
@@ -87,7 +88,7 @@ class L2GD(Method):
             tails += 1
         return heads, tails
 
-    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+    def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
         """Take the mean of the clients' models."""
         return {MODEL: self.mean(updates)}
 
@@ -96,7 +97,7 @@ class L2GD(Method):
         return server[MODEL]
 
     def adapt(
-        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+        self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
         """Live through rounds 0, 1, 2, ... with a mean that stays; the momentum runs on through the pulls."""
         model, mean = context.model, self.model(server)

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from fedbasis.methods.base import MethodConfig, Task
+from fedbasis.methods.base import About, MethodConfig, Ways
 from fedbasis.methods.shared.partial import Partial
 
 
@@ -28,19 +28,21 @@ class LgFedAvgConfig(MethodConfig):
 class LgFedAvg(Partial):
     """The lower blocks are personal."""
 
-    name: ClassVar[str] = "lg-fedavg"
-    title: ClassVar[str] = "LG-FedAvg"
-    paper: ClassVar[str] = "Liang et al. 2020"
-    sends: ClassVar[str] = "the upper blocks (less than 1 model)"
-    keeps: ClassVar[str] = "the lower blocks"
-    new_client: ClassVar[str] = "the mean upper blocks on the initial lower ones, all of it trained (ft)"
+    about: ClassVar[About] = About(
+        name="lg-fedavg",
+        title="LG-FedAvg",
+        paper="Liang et al. 2020",
+        sends="the upper blocks (less than 1 model)",
+        keeps="the lower blocks",
+        new_client="the mean upper blocks on the initial lower ones, all of it trained (ft)",
+    )
+    ways: ClassVar[Ways] = Ways(default=("ft",))
     Config: ClassVar[type[MethodConfig]] = LgFedAvgConfig
-    ways: ClassVar[tuple[str, ...]] = ("ft",)
     config: LgFedAvgConfig
 
-    def __init__(self, config: LgFedAvgConfig, task: Task) -> None:
-        super().__init__(config, task)
-        self.require_blocks("local_blocks", config.local_blocks)
+    def setup(self) -> None:
+        """Check the settings against the network."""
+        self.require_blocks("local_blocks", self.config.local_blocks)
 
     @property
     def personal(self) -> frozenset[str]:

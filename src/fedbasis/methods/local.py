@@ -8,24 +8,33 @@ initial model and never changes.
 from collections.abc import Iterable
 from typing import ClassVar
 
-from fedbasis.methods.base import MODEL, Context, Method, Sent
+from fedbasis.methods.base import MODEL, About, Context, Method, Sent, Update, Updates, Ways
 from fedbasis.networks.train import Examples, local_sgd
 from fedbasis.tensors.params import State, Tensors
+
+
+class LocalUpdates(Updates):
+    """How an update is measured and averaged."""
+
+    averages: ClassVar[bool] = False
+    needs_single_updates: ClassVar[str] = "there is no mean, because nothing leaves a client"
+    method: "Local"
 
 
 class Local(Method):
     """The initial model is the server's only state."""
 
-    name: ClassVar[str] = "local"
-    title: ClassVar[str] = "Local"
-    paper: ClassVar[str] = "no federation"
-    sends: ClassVar[str] = "nothing"
-    keeps: ClassVar[str] = "its model"
-    new_client: ClassVar[str] = "the initial model, trained on the client's own data (ft)"
-    ways: ClassVar[tuple[str, ...]] = ("ft",)
-    own: ClassVar[str] = MODEL
-    averages: ClassVar[bool] = False
-    needs_single_updates: ClassVar[str] = "there is no mean, because nothing leaves a client"
+    about: ClassVar[About] = About(
+        name="local",
+        title="Local",
+        paper="no federation",
+        sends="nothing",
+        keeps="its model",
+        new_client="the initial model, trained on the client's own data (ft)",
+    )
+    updates_type: ClassVar[type[Updates]] = LocalUpdates
+    ways: ClassVar[Ways] = Ways(default=("ft",))
+    state_group: ClassVar[str] = MODEL
 
     def init(self, seed: int) -> State:
         """Start from the initial model."""
@@ -39,7 +48,7 @@ class Local(Method):
         loss = local_sgd(context.model, data, self.task.recipe, context.generator("batches"))
         return Sent({}, {"loss": loss.value(), "examples": float(len(data))}), {MODEL: context.model.tensors()}
 
-    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+    def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
         """Let every client train (the updates are made as they are read) and learn nothing from it."""
         for _ in updates:
             pass

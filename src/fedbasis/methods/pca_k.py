@@ -11,14 +11,15 @@ normalization statistics, so those of every rebuilt model are the mean model's.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedbasis.methods.base import MODEL, Adaptation, Context, MethodConfig
-from fedbasis.methods.shared.last_round import LastRoundSummary
+from fedbasis.methods.base import MODEL, About, Adaptation, Context, MethodConfig, Updates, Ways
+from fedbasis.methods.shared.last_round import LastRoundSummary, LastRoundSummaryUpdates
 from fedbasis.networks.train import Examples, by_epoch, sgd_steps
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors
@@ -34,27 +35,36 @@ class PCAConfig(MethodConfig):
     components: int = Field(4, ge=1, description="k, the number of principal components")
 
 
-class PCAK(LastRoundSummary):
-    """The state is FedAvg's model, and after the last round the components besides."""
+class PCAKUpdates(LastRoundSummaryUpdates):
+    """How an update is measured and averaged."""
 
-    name: ClassVar[str] = "pca-k"
-    title: ClassVar[str] = "PCA-k"
-    paper: ClassVar[str] = "Chen et al. 2024"
-    sends: ClassVar[str] = "1 model"
-    new_client: ClassVar[str] = "fine-tunes the mean model and projects it onto the components (projection)"
-    Config: ClassVar[type[MethodConfig]] = PCAConfig
-    personalizers: ClassVar[tuple[str, ...]] = ("projection",)
-    ways: ClassVar[tuple[str, ...]] = ("projection",)
-    prefix: ClassVar[str] = "component"
-    config: PCAConfig
+    method: "PCAK"
 
     def require_clients(self, count: int) -> None:
         """M models lie in a space of M - 1 dimensions around their mean."""
-        if count <= self.config.components:
+        if count <= self.method.config.components:
             raise InputError(
-                f"{self.config.components} components need more than as many clients a round, but there are {count}; "
+                f"{self.method.config.components} components need more than as many clients a round, but there are {count}; "
                 "lower 'components' or raise 'participation'."
             )
+
+
+class PCAK(LastRoundSummary):
+    """The state is FedAvg's model, and after the last round the components besides."""
+
+    about: ClassVar[About] = replace(
+        LastRoundSummary.about,
+        name="pca-k",
+        title="PCA-k",
+        paper="Chen et al. 2024",
+        sends="1 model",
+        new_client="fine-tunes the mean model and projects it onto the components (projection)",
+    )
+    updates_type: ClassVar[type[Updates]] = PCAKUpdates
+    ways: ClassVar[Ways] = Ways(own=("projection",), default=("projection",))
+    Config: ClassVar[type[MethodConfig]] = PCAConfig
+    prefix: ClassVar[str] = "component"
+    config: PCAConfig
 
     def summary(self, mean: Tensors, models: Sequence[Tensors], weights: Tensor, seed: int) -> list[Tensors]:
         """Find the components, the largest first; those that the models do not have are zero."""
@@ -72,7 +82,7 @@ class PCAK(LastRoundSummary):
         return components
 
     def adapt(
-        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+        self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
         """Fine-tune the mean model; after every epoch show what is left of it in the components' span."""
         model, device = context.model, context.model.weights[0].device

@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedbasis.methods.base import MODEL, Context, Method, MethodConfig, Sent
+from fedbasis.methods.base import MODEL, About, Context, Method, MethodConfig, Sent, Update, Ways
 from fedbasis.networks.train import Examples, FlatSGD, MeanLoss, Recipe, augmented, batches
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors
@@ -37,14 +37,16 @@ class PerFedAvgConfig(MethodConfig):
 class PerFedAvg(Method):
     """The state is the common start."""
 
-    name: ClassVar[str] = "per-fedavg-fo"
-    title: ClassVar[str] = "Per-FedAvg (FO)"
-    paper: ClassVar[str] = "Fallah et al. 2020"
-    sends: ClassVar[str] = "1 model"
-    keeps: ClassVar[str] = "nothing"
-    new_client: ClassVar[str] = "all of the model fine-tuned (ft): it was trained to be a start for that"
+    about: ClassVar[About] = About(
+        name="per-fedavg-fo",
+        title="Per-FedAvg (FO)",
+        paper="Fallah et al. 2020",
+        sends="1 model",
+        keeps="nothing",
+        new_client="all of the model fine-tuned (ft): it was trained to be a start for that",
+    )
+    ways: ClassVar[Ways] = Ways(default=("ft",))
     Config: ClassVar[type[MethodConfig]] = PerFedAvgConfig
-    ways: ClassVar[tuple[str, ...]] = ("ft",)
     batches_a_step: ClassVar[int] = 2
     config: PerFedAvgConfig
 
@@ -70,7 +72,7 @@ class PerFedAvg(Method):
         gradient(model, group[0])
         return gradient_at(model, group[1], model.gradients, -self.config.inner_rate)
 
-    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+    def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
         """Take the mean of the clients' models."""
         return {MODEL: self.mean(updates)}
 

@@ -9,12 +9,13 @@ on a third batch D''. Everything else, the batches and the normalization statist
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
 
-from fedbasis.methods.base import MethodConfig
+from fedbasis.methods.base import About, MethodConfig
 from fedbasis.methods.per_fedavg import Batch, PerFedAvg, PerFedAvgConfig, gradient_at
 from fedbasis.tensors.flat import FlatModel
 
@@ -28,8 +29,11 @@ class PerFedAvgHFConfig(PerFedAvgConfig):
 class PerFedAvgHF(PerFedAvg):
     """The state is the common start."""
 
-    name: ClassVar[str] = "per-fedavg-hf"
-    title: ClassVar[str] = "Per-FedAvg (HF)"
+    about: ClassVar[About] = replace(
+        PerFedAvg.about,
+        name="per-fedavg-hf",
+        title="Per-FedAvg (HF)",
+    )
     Config: ClassVar[type[MethodConfig]] = PerFedAvgHFConfig
     batches_a_step: ClassVar[int] = 3
     config: PerFedAvgHFConfig

@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from fedbasis.methods.base import MODEL, Adaptation, Context, Method, MethodConfig, Sent
+from fedbasis.methods.base import MODEL, About, Adaptation, Context, Method, MethodConfig, Sent, Update, Ways
 from fedbasis.networks.train import Examples, MeanLoss, batches, by_epoch, local_sgd, proximal, sgd_steps
 from fedbasis.tensors.params import State, Tensors
 
@@ -38,16 +38,17 @@ class PFedMeConfig(MethodConfig):
 class PFedMe(Method):
     """The state is the common model w."""
 
-    name: ClassVar[str] = "pfedme"
-    title: ClassVar[str] = "pFedMe"
-    paper: ClassVar[str] = "T Dinh et al. 2020"
-    sends: ClassVar[str] = "1 model"
-    keeps: ClassVar[str] = "its own model theta"
-    new_client: ClassVar[str] = "all of the model fine-tuned on a leash to w (pfedme: ft-prox with prox = lambda)"
+    about: ClassVar[About] = About(
+        name="pfedme",
+        title="pFedMe",
+        paper="T Dinh et al. 2020",
+        sends="1 model",
+        keeps="its own model theta",
+        new_client="all of the model fine-tuned on a leash to w (pfedme: ft-prox with prox = lambda)",
+    )
+    ways: ClassVar[Ways] = Ways(own=("pfedme",), default=("pfedme",))
+    state_group: ClassVar[str] = PERSONAL
     Config: ClassVar[type[MethodConfig]] = PFedMeConfig
-    personalizers: ClassVar[tuple[str, ...]] = ("pfedme",)
-    ways: ClassVar[tuple[str, ...]] = ("pfedme",)
-    own: ClassVar[str] = PERSONAL
     config: PFedMeConfig
 
     def init(self, seed: int) -> State:
@@ -75,7 +76,7 @@ class PFedMe(Method):
         numbers = {"loss": loss.value(), "examples": float(len(data))}
         return Sent({MODEL: model.tensors()}, numbers), {PERSONAL: personal}
 
-    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+    def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
         """Go from the old model towards, to or beyond the mean of the clients' models."""
         mean, beta, moving = self.mean(updates), self.config.beta, self.task.parameters
         return {
@@ -90,7 +91,7 @@ class PFedMe(Method):
         return server[MODEL]
 
     def adapt(
-        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+        self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
         """Solve a new client's ``min_theta f(theta) + strength / 2 ||theta - w||^2`` by SGD from w."""
         model, recipe = context.model, plan.recipe(self.task.recipe)

@@ -16,12 +16,13 @@ seen and keeps c the mean of their variates; with every client in every round bo
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from pydantic import Field
 
-from fedbasis.methods.base import CLOCK, MODEL, Context, MethodConfig, Sent
+from fedbasis.methods.base import CLOCK, MODEL, About, Context, MethodConfig, Sent, Serving, Update, Updates
 from fedbasis.methods.fedavg import FedAvg
 from fedbasis.networks.train import Adjust, Examples, local_sgd
 from fedbasis.tensors.flat import FlatModel
@@ -38,16 +39,41 @@ class ScaffoldConfig(MethodConfig):
     population: int | None = Field(None, ge=1, description="N, the clients of the federation; unset: those seen so far")
 
 
+class ScaffoldUpdates(Updates):
+    """How an update is measured and averaged."""
+
+    needs_single_updates: ClassVar[str] = "the server counts the clients that take part for the first time"
+    method: "Scaffold"
+
+    def reference(self, server: State, client: str, sent: State) -> State:
+        """The variate that is sent is a change already."""
+        return {MODEL: server[MODEL]}
+
+
+class ScaffoldServing(Serving):
+    """What new clients are given, and how they predict."""
+
+    method: "Scaffold"
+
+    def published(self, server: State) -> State:
+        """A new client needs the model alone."""
+        return {MODEL: server[MODEL]}
+
+
 class Scaffold(FedAvg):
     """The state is the global model, the server's variate and how many clients were seen."""
 
-    name: ClassVar[str] = "scaffold"
-    title: ClassVar[str] = "SCAFFOLD"
-    paper: ClassVar[str] = "Karimireddy et al. 2020"
-    sends: ClassVar[str] = "1 model and 1 control variate (2 models)"
-    keeps: ClassVar[str] = "its control variate"
+    about: ClassVar[About] = replace(
+        FedAvg.about,
+        name="scaffold",
+        title="SCAFFOLD",
+        paper="Karimireddy et al. 2020",
+        sends="1 model and 1 control variate (2 models)",
+        keeps="its control variate",
+    )
+    updates_type: ClassVar[type[Updates]] = ScaffoldUpdates
+    serving_type: ClassVar[type[Serving]] = ScaffoldServing
     Config: ClassVar[type[MethodConfig]] = ScaffoldConfig
-    needs_single_updates: ClassVar[str] = "the server counts the clients that take part for the first time"
     config: ScaffoldConfig
 
     def init(self, seed: int) -> State:
@@ -58,10 +84,6 @@ class Scaffold(FedAvg):
     def broadcast(self, server: State, client: str) -> State:
         """Send the model and the server's variate."""
         return {MODEL: server[MODEL], CONTROL: server[CONTROL]}
-
-    def published(self, server: State) -> State:
-        """A new client needs the model alone."""
-        return {MODEL: server[MODEL]}
 
     def client_update(
         self,
@@ -97,7 +119,7 @@ class Scaffold(FedAvg):
 
         return correct
 
-    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+    def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
         """Average models and changes; a server that counts its clients spreads its variate over the new ones too."""
         models, changes = (self.task.averaging.mean() for _ in range(2))
         arrived, seen = 0, int(server[CLOCK]["clients"])
@@ -115,10 +137,6 @@ class Scaffold(FedAvg):
         rest = {name: tensor * (before / clients) for name, tensor in server[CONTROL].items()}
         control = plus(rest, changes.result(), arrived / clients)
         return {MODEL: models.result(), CONTROL: control, CLOCK: {"clients": torch.tensor(seen)}}
-
-    def reference(self, server: State, client: str, sent: State) -> State:
-        """The variate that is sent is a change already."""
-        return {MODEL: server[MODEL]}
 
     def _own(self, received: State, state: State | None) -> Tensors:
         return self._zeros(received[MODEL]) if state is None else state[CONTROL]

@@ -1,6 +1,6 @@
 """What every method is given: checked settings, the network, the local recipe, the rounds, and how to average."""
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ class Task:
     network: Network
     recipe: Recipe
     rounds: int
+    _: KW_ONLY
     weighting: Literal["uniform", "examples"] = "uniform"
     weights: Tensors | None = field(default=None, repr=False)  # pretrained tensors that replace the drawn ones
     averaging: Averaging = field(default_factory=Averaging)
@@ -80,4 +81,5 @@ class Task:
 def _task(
     network: Network, recipe: Recipe, rounds: int, weighting: Any, weights: NDArray[np.uint8] | None, how: Averaging
 ) -> Task:
-    return Task(network, recipe, rounds, weighting, None if weights is None else unpacked(weights)[""], how)
+    unpacked_weights = None if weights is None else unpacked(weights)[""]
+    return Task(network, recipe, rounds, weighting=weighting, weights=unpacked_weights, averaging=how)

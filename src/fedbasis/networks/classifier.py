@@ -51,6 +51,14 @@ def passed(
     return Passed(features, logits)
 
 
+def probabilities_and_features(
+    module: nn.Module, classifier: str, pixels: Tensor, preprocessing: Preprocessing
+) -> tuple[Tensor, Tensor]:
+    """Return a model's class probabilities and the features they were made of, on the CPU."""
+    seen = passed(module, classifier, pixels, preprocessing)
+    return torch.softmax(seen.logits, dim=1).cpu(), seen.features.flatten(1).cpu()
+
+
 @torch.no_grad()
 def apply_head(module: nn.Module, classifier: str, features: Tensor, batch: int = 256) -> Tensor:
     """Return the class probabilities of features, on the CPU: what ``train.predict`` makes of their images."""

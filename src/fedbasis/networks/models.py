@@ -1,11 +1,13 @@
 """The networks: ResNets with torchvision's parameter names (so its weight files load), small CNNs, or your own.
 
-A user's own network is named ``module:factory``; the factory is called with ``classes=`` and the options given.
+A user's own network is a factory (or its name ``module:factory``), called with ``classes=`` and the options given, and with
+``channels=`` and ``resolution=`` if it has such parameters; or it is an ``nn.Module`` instance, whose weights are the start.
 """
 
-import importlib
+import inspect
 import math
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -13,11 +15,22 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from fedbasis.networks.resolve import reference_of, resolve
 from fedbasis.tensors.blocks import BlockSpec, Layout, layout_of
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import Tensors
 from fedbasis.tensors.seeding import seed_for
 from pflbed.errors import InputError
+
+Resolution = int | tuple[int, int]
+"""Pixels of a square image, or its height and width."""
+NetworkSource = str | Callable[..., nn.Module] | nn.Module
+"""A name, a factory, or a module."""
+
+
+def sides(resolution: Resolution) -> tuple[int, int]:
+    """Return height and width."""
+    return (resolution, resolution) if isinstance(resolution, int) else (resolution[0], resolution[1])
 
 
 def _norm(kind: str, width: int) -> nn.Module:
@@ -64,12 +77,14 @@ class ResNet(nn.Module):
         "fc": ("fc",),
     }
 
-    def __init__(self, depths: tuple[int, ...], width: int, classes: int, stem: str, norm: str = "batch") -> None:
+    def __init__(
+        self, depths: tuple[int, ...], width: int, classes: int, stem: str, norm: str = "batch", channels: int = 3
+    ) -> None:
         super().__init__()
         if stem not in ("imagenet", "small"):
             raise InputError(f"'stem' must be imagenet or small, but it is '{stem}'.")
         large = stem == "imagenet"
-        self.conv1 = nn.Conv2d(3, width, 7 if large else 3, 2 if large else 1, 3 if large else 1, bias=False)
+        self.conv1 = nn.Conv2d(channels, width, 7 if large else 3, 2 if large else 1, 3 if large else 1, bias=False)
         self.bn1 = _norm(norm, width)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, 1) if large else nn.MaxPool2d(2)
@@ -106,12 +121,14 @@ class ConvNet(nn.Module):
     """A plain CNN: one stage per width, a hidden layer if asked for, a classifier."""
 
     def __init__(
-        self, widths: tuple[int, ...], kernel: int, hidden: int, classes: int, resolution: int, norm: str
-    ) -> None:
+        self, widths: tuple[int, ...], kernel: int, hidden: int, classes: int, resolution: Resolution, norm: str,
+        channels: int = 3,
+    ) -> None:  # fmt: skip
         super().__init__()
-        for stage, (inputs, outputs) in enumerate(pairwise((3, *widths)), start=1):
+        for stage, (inputs, outputs) in enumerate(pairwise((channels, *widths)), start=1):
             self.add_module(f"conv{stage}", _stage(inputs, outputs, kernel, norm))
-        features = widths[-1] * (resolution // 2 ** len(widths)) ** 2
+        height, width = (side // 2 ** len(widths) for side in sides(resolution))
+        features = widths[-1] * height * width
         self.flatten = nn.Flatten()
         if hidden:
             self.hidden = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(inplace=True))
@@ -124,20 +141,31 @@ class ConvNet(nn.Module):
         return x
 
 
-def _resnet18(classes: int, resolution: int, width: int = 64, stem: str = "imagenet", norm: str = "batch") -> nn.Module:
-    return ResNet((2, 2, 2, 2), width, classes, stem, norm)
+def _resnet18(
+    classes: int,
+    resolution: Resolution,
+    width: int = 64,
+    stem: str = "imagenet",
+    norm: str = "batch",
+    channels: int = 3,
+) -> nn.Module:
+    return ResNet((2, 2, 2, 2), width, classes, stem, norm, channels)
 
 
-def _resnet10(classes: int, resolution: int, width: int = 16, stem: str = "small", norm: str = "batch") -> nn.Module:
-    return ResNet((1, 1, 1, 1), width, classes, stem, norm)
+def _resnet10(
+    classes: int, resolution: Resolution, width: int = 16, stem: str = "small", norm: str = "batch", channels: int = 3
+) -> nn.Module:
+    return ResNet((1, 1, 1, 1), width, classes, stem, norm, channels)
 
 
-def _cnn(classes: int, resolution: int, norm: str = "none") -> nn.Module:
-    return ConvNet((32, 64), 5, 512, classes, resolution, norm)
+def _cnn(classes: int, resolution: Resolution, norm: str = "none", channels: int = 3) -> nn.Module:
+    return ConvNet((32, 64), 5, 512, classes, resolution, norm, channels)
 
 
-def _cnn_small(classes: int, resolution: int, width: int = 16, norm: str = "batch") -> nn.Module:
-    return ConvNet((width, 2 * width, 4 * width), 3, 0, classes, resolution, norm)
+def _cnn_small(
+    classes: int, resolution: Resolution, width: int = 16, norm: str = "batch", channels: int = 3
+) -> nn.Module:
+    return ConvNet((width, 2 * width, 4 * width), 3, 0, classes, resolution, norm, channels)
 
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -150,13 +178,44 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 @dataclass(frozen=True)
 class Network:
-    """An architecture by name, with its classes, input size and options: enough to build it anywhere."""
+    """An architecture with its classes, input shape and options: enough to build it anywhere.
+
+    Args:
+        name: One of ``MODELS``, or ``"module:factory"``.
+        classes: The number of outputs.
+        resolution: Pixels of a square image, or (height, width).
+        options: Passed to the factory, such as ``width`` or ``norm``.
+        blocks: 1 (the whole network), a mapping of block names to parameter-name prefixes, or None (its own blocks).
+        channels: Channels of an image.
+        source: The factory or ``nn.Module`` itself, where it was given and need not be imported.
+
+    Example:
+        >>> Network("cnn-small", classes=10, resolution=28, channels=1).build()(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
+    """
 
     name: str
     classes: int
-    resolution: int
+    resolution: Resolution
     options: Mapping[str, Any] = field(default_factory=dict)
     blocks: BlockSpec = None
+    channels: int = 3
+    source: Callable[..., nn.Module] | nn.Module | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls, source: NetworkSource, classes: int, shape: tuple[int, int, int], blocks: BlockSpec = None, **options: Any
+    ) -> "Network":
+        """Describe what a user gave: a name, a factory or a module, for images of (height, width, channels)."""
+        height, width, channels = shape
+        resolution = height if height == width else (height, width)
+        name, given = (source, None) if isinstance(source, str) else (reference_of(source), source)
+        return cls(name, classes, resolution, options, blocks, channels, given)
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an input."""
+        return (self.channels, *sides(self.resolution))
 
     def build(self, seed: int = 0) -> nn.Module:
         """Build the module; its initial weights depend on the seed alone, and no global generator is moved."""
@@ -164,7 +223,7 @@ class Network:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(seed, "initial weights", self.name))
             try:
-                module = factory(classes=self.classes, **self._resolution(), **self.options)
+                module = _redrawn(factory) if isinstance(factory, nn.Module) else factory(**self._arguments(factory))
             except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
                 if isinstance(error, InputError):
                     raise
@@ -173,18 +232,27 @@ class Network:
             raise InputError(f"The factory '{self.name}' must return a torch nn.Module, but returned {type(module)}.")
         return module
 
+    def given_weights(self) -> Tensors | None:
+        """Return the weights of a module that was given as it is; other networks start from random ones."""
+        factory = self._factory()
+        if not isinstance(factory, nn.Module):
+            return None
+        return FlatModel(factory, self.layout(factory)).tensors()
+
     def check(self) -> None:
         """Send two black images through, so that a network that does not fit the data is refused before any work."""
         wanted = (2, self.classes)
         try:
             with torch.no_grad():
-                got = tuple(self.build().eval()(torch.zeros(2, 3, self.resolution, self.resolution)).shape)
+                got = tuple(self.build().eval()(torch.zeros(2, *self.input_shape)).shape)
         except (RuntimeError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, InputError):
                 raise
             reason = str(error).splitlines()[0]
+            channels, height, width = self.input_shape
             raise InputError(
-                f"The network '{self.name}' must take images of {self.resolution} pixels, but it does not: {reason}."
+                f"The network '{self.name}' must take images of {height} x {width} pixels and {channels} channels, "
+                f"but it does not: {reason}."
             ) from error
         if got != wanted:
             raise InputError(f"The network '{self.name}' must turn 2 images into {wanted} logits, but it gave {got}.")
@@ -203,24 +271,29 @@ class Network:
         module = self.build(seed)
         return FlatModel(module, self.layout(module)).tensors()
 
-    def _resolution(self) -> dict[str, int]:
-        return {"resolution": self.resolution} if self.name in MODELS else {}
-
-    def _factory(self) -> Callable[..., nn.Module]:
-        if self.name in MODELS:
-            return MODELS[self.name]
-        if ":" not in self.name:
-            raise InputError(
-                f"The network must be one of {', '.join(MODELS)} or a factory 'module:function', not '{self.name}'."
-            )
-        where, _, attribute = self.name.partition(":")
+    def _arguments(self, factory: Callable[..., Any]) -> dict[str, Any]:
+        """Collect what a factory is called with; shapes are passed to those that ask for them."""
+        shapes = {"resolution": self.resolution, "channels": self.channels}
         try:
-            factory: Callable[..., nn.Module] = getattr(importlib.import_module(where), attribute)
-        except (ImportError, AttributeError) as error:
-            raise InputError(
-                f"The network factory '{self.name}' cannot be imported ({error}); install it or set PYTHONPATH."
-            ) from error
-        return factory
+            asked = set(inspect.signature(factory).parameters)
+        except (TypeError, ValueError):  # something built in
+            asked = set()
+        return {"classes": self.classes, **{key: shapes[key] for key in shapes if key in asked}, **self.options}
+
+    def _factory(self) -> Callable[..., nn.Module] | nn.Module:
+        if self.source is not None:
+            return self.source
+        found: Callable[..., nn.Module] | nn.Module = resolve(self.name, MODELS, "fedbasis.networks", "network")
+        return found
+
+
+def _redrawn(module: nn.Module) -> nn.Module:
+    """Copy a module and draw its weights anew, where its layers know how."""
+    fresh = deepcopy(module)
+    for layer in fresh.modules():
+        if callable(reset := getattr(layer, "reset_parameters", None)):
+            reset()
+    return fresh
 
 
 def classifier_of(module: nn.Module) -> str:

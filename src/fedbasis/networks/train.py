@@ -18,6 +18,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
+from fedbasis.networks.models import Resolution
 from fedbasis.tensors.flat import FlatModel
 from pflbed.errors import InputError
 
@@ -28,18 +29,26 @@ Objective = Callable[[Tensor, Tensor, Tensor], Tensor]  # logits, labels, row nu
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How pixels become inputs: RGB / 255, minus the mean, over the deviation, channel by channel."""
+    """How pixels become inputs: divided by 255, minus the mean, over the deviation, channel by channel."""
 
-    resolution: int
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    resolution: Resolution
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+
+    @classmethod
+    def of(cls, resolution: Resolution, channels: int) -> "Preprocessing":
+        """Return the usual one: ImageNet's numbers for RGB, their mean for gray, 0.5 and 0.25 for other images."""
+        if channels == 3:
+            return cls(resolution)
+        mean, std = (0.449, 0.226) if channels == 1 else (0.5, 0.25)
+        return cls(resolution, (mean,) * channels, (std,) * channels)
 
     def __call__(self, pixels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Turn uint8 pixels [N, H, W, 3] into a float batch [N, 3, H, W] (laid out channels last in memory)."""
-        n, height, width, _ = pixels.shape
+        """Turn uint8 pixels [N, H, W, C] into a float batch [N, C, H, W] (laid out channels last in memory)."""
+        n, height, width, channels = pixels.shape
         start, scale = _line(self, width, pixels.device, dtype)
-        lines = pixels.reshape(n, height, 3 * width).to(dtype, copy=True)
-        return torch.addcmul(start, lines, scale, out=lines).view(n, height, width, 3).permute(0, 3, 1, 2)
+        lines = pixels.reshape(n, height, channels * width).to(dtype, copy=True)
+        return torch.addcmul(start, lines, scale, out=lines).view(n, height, width, channels).permute(0, 3, 1, 2)
 
 
 @lru_cache(maxsize=16)
@@ -58,9 +67,9 @@ class Examples:
     labels: Tensor
 
     def __post_init__(self) -> None:
-        if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4 or self.pixels.shape[3] != 3:
+        if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
             raise InputError(
-                f"Pixels must be uint8 [N, H, W, 3], but they are {self.pixels.dtype} {self.pixels.shape}."
+                f"Pixels must be uint8 [N, H, W, C], but they are {self.pixels.dtype} {self.pixels.shape}."
             )
         if len(self.pixels) != len(self.labels) or len(self.labels) == 0:
             raise InputError(f"A client needs one label per image, but has {len(self.pixels)} and {len(self.labels)}.")
@@ -82,7 +91,7 @@ def examples_of(images: Any) -> Examples:
     return images if isinstance(images, Examples) else _examples(images.pixels, images.labels)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How a client trains locally: plain SGD with momentum and weight decay over shuffled batches."""
 

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from torch import nn
 
 from fedbasis import __version__
-from fedbasis.networks.models import Network
+from fedbasis.methods import METHODS
+from fedbasis.networks.models import MODELS, Network, NetworkSource
 from fedbasis.networks.train import Preprocessing
 from fedbasis.tensors.files import read_tensors, write_tensors
 from fedbasis.tensors.params import State, Tensors, require_finite, require_same, shapes
@@ -30,6 +31,7 @@ TENSORS, CARD = "tensors.safetensors", "card.json"
 
 
 Positive = Annotated[float, Field(gt=0)]
+Side = Annotated[int, Field(gt=0)]
 
 
 class Architecture(BaseModel):
@@ -37,7 +39,8 @@ class Architecture(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     name: str
-    resolution: int = Field(gt=0)
+    resolution: Side | tuple[Side, Side]
+    channels: int = Field(default=3, gt=0)
     options: dict[str, Any] = {}
     blocks: int | dict[str, list[str]] | None = None
 
@@ -46,9 +49,9 @@ class Pixels(BaseModel):
     """How an image becomes an input."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-    resolution: int = Field(gt=0)
-    mean: tuple[float, float, float]
-    std: tuple[Positive, Positive, Positive]
+    resolution: Side | tuple[Side, Side]
+    mean: tuple[float, ...] = Field(min_length=1)
+    std: tuple[Positive, ...] = Field(min_length=1)
 
 
 class Card(BaseModel):
@@ -71,6 +74,8 @@ class Card(BaseModel):
     def _fits_together(self) -> Self:
         if self.preprocessing.resolution != self.architecture.resolution:
             raise ValueError("the resolutions of architecture and preprocessing differ")
+        if not len(self.preprocessing.mean) == len(self.preprocessing.std) == self.architecture.channels:
+            raise ValueError("preprocessing must have a mean and a deviation for every channel")
         if not isinstance(self.provenance.get("rounds", 1), int):
             raise ValueError("provenance.rounds is not a whole number")
         return self
@@ -79,7 +84,7 @@ class Card(BaseModel):
     def network(self) -> Network:
         """The network this artifact holds."""
         a = self.architecture
-        return Network(a.name, len(self.classes), a.resolution, a.options, a.blocks)
+        return Network(a.name, len(self.classes), a.resolution, a.options, a.blocks, a.channels)
 
     @property
     def pixels(self) -> Preprocessing:
@@ -91,7 +96,13 @@ def describe(network: Network) -> Architecture:
     """Describe a network for a card."""
     blocks = network.blocks
     plain = {block: list(under) for block, under in blocks.items()} if isinstance(blocks, Mapping) else blocks
-    return Architecture(name=network.name, resolution=network.resolution, options=dict(network.options), blocks=plain)
+    return Architecture(
+        name=network.name,
+        resolution=network.resolution,
+        channels=network.channels,
+        options=dict(network.options),
+        blocks=plain,
+    )
 
 
 def describe_pixels(preprocessing: Preprocessing) -> Pixels:
@@ -99,9 +110,9 @@ def describe_pixels(preprocessing: Preprocessing) -> Pixels:
     return Pixels(**asdict(preprocessing))
 
 
-def save(folder: Path, state: State, card: Card, replace: bool = False) -> None:
+def save(folder: Path, state: State, card: Card, overwrite: bool = False) -> None:
     """Write an artifact under a temporary name and rename it: no half-written folder is ever seen."""
-    if folder.exists() and not replace:
+    if folder.exists() and not overwrite:
         raise InputError(f"The output {folder} must not exist yet, but it does; choose another name or remove it.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
@@ -147,14 +158,26 @@ def read_card(folder: Path) -> Card:
         raise InputError(f"The card {folder / CARD} must be valid, but in '{where}': {first['msg']}.") from error
 
 
-def load(folder: Path, kind: Literal["bases", "model"], trust: bool = False) -> tuple[Card, State]:
-    """Read an artifact and check everything: kind, digest, names, shapes, finite numbers."""
-    card = read_card(folder)
-    if ":" in card.architecture.name and not trust:
+def require_trust(card: Card, where: Path | str, trust: bool, network: NetworkSource | None = None) -> None:
+    """Refuse to run code that an artifact names, unless the caller trusts it or gives the code itself."""
+    named = [] if card.architecture.name in MODELS or network is not None else [f"network '{card.architecture.name}'"]
+    named += [] if card.method in METHODS else [f"method '{card.method}'"]
+    if named and not trust:
         raise InputError(
-            f"{folder} was made for the network '{card.architecture.name}', whose code would be run; if you trust "
-            "where it comes from, say so with --trust."
+            f"{where} was made with the {' and the '.join(named)}, whose code would be run; if you trust where it comes "
+            "from, say so with --trust (in Python: trust=True)."
         )
+
+
+def load(
+    folder: Path, kind: Literal["bases", "model"], trust: bool = False, network: NetworkSource | None = None
+) -> tuple[Card, State]:
+    """Read an artifact and check everything: kind, digest, names, shapes, finite numbers.
+
+    ``network`` is used in place of the one that the card names.
+    """
+    card = read_card(folder)
+    require_trust(card, folder, trust, network)
     if card.kind != kind:
         hint = "run 'fedbasis personalize' on it first" if kind == "model" else "give the bases it was made from"
         wanted, got = ("bases", "a personal model") if kind == "bases" else ("a personal model", "bases")
@@ -168,8 +191,9 @@ def load(folder: Path, kind: Literal["bases", "model"], trust: bool = False) -> 
             "get the whole folder again."
         )
     state, _ = read_tensors(path)
-    module = card.network.build()
-    expected = shapes(module.state_dict()) if kind == "model" else card.network.layout(module).shapes
+    architecture = network_of(card, network)
+    module = architecture.build()
+    expected = shapes(module.state_dict()) if kind == "model" else architecture.layout(module).shapes
     if ("" in state) != (kind == "model") or not state:
         raise InputError(f"The file {path} must hold the tensors of {kind}, but it holds {sorted(state) or 'nothing'}.")
     for group, tensors in state.items():
@@ -186,9 +210,18 @@ def whole_model(network: Network, tensors: Tensors) -> Tensors:
     return {name: tensors.get(name, buffer).detach() for name, buffer in network.build().state_dict().items()}
 
 
-def load_module(folder: Path, trust: bool = False) -> tuple[Card, nn.Module]:
+def network_of(card: Card, network: NetworkSource | None = None) -> Network:
+    """Return the network of a card, or the given one with the card's shapes."""
+    if network is None:
+        return card.network
+    if isinstance(network, str):
+        return replace(card.network, name=network)
+    return replace(card.network, source=network)
+
+
+def load_module(folder: Path, trust: bool = False, network: NetworkSource | None = None) -> tuple[Card, nn.Module]:
     """Load a personal model as an ordinary module in evaluation mode."""
-    card, state = load(folder, "model", trust)
-    module = card.network.build()
+    card, state = load(folder, "model", trust, network)
+    module = network_of(card, network).build()
     module.load_state_dict(state[""])
     return card, module.eval()

@@ -18,30 +18,30 @@ from torch import Tensor
 
 from fedbasis.engines.base import Result, WorkerContext, Workers
 from fedbasis.engines.client_state import ClientStates, state_of
-from fedbasis.methods.base import Adaptation, Context, Method
-from fedbasis.methods.fedbasis import coefficients
+from fedbasis.methods import name_of
+from fedbasis.methods.base import Adaptation, Context, Method, ValueTable
 from fedbasis.networks.classifier import apply_head, passed
 from fedbasis.networks.train import examples_of
-from fedbasis.serving.personalize import KEPT, Fitted, as_it_is, personalize
+from fedbasis.serving.personalize import CLIENT_STATE, UNTRAINED, Fitted, as_it_is, label_of, personalize
 from fedbasis.tensors.params import State, Tensors
 from pflbed import Client, Images, global_accuracy, weighted_accuracy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EvaluationPlan:
     """Which ways, sizes and rates to try on every new client."""
 
-    hows: Sequence[str]
+    ways: Sequence[str]
     sizes: Sequence[str]
     rates: Sequence[float]
     adaptation: Adaptation
-    rate_free: Sequence[str] = ("none",)
+    rate_free: Sequence[str] = UNTRAINED
 
     def jobs(self, clients: Iterable[str]) -> list[tuple[str, str, float, str]]:
         """List every ``(how, size, rate, client)``; ways that do not use the rate are tried once."""
         return [
             (how, size, rate, client)
-            for how in self.hows
+            for how in self.ways
             for size in self.sizes
             for rate in (self.rates if how not in self.rate_free else self.rates[:1])
             for client in clients
@@ -49,7 +49,7 @@ class EvaluationPlan:
 
 
 @dataclass(frozen=True)
-class Serving:
+class ServeTask:
     """One new client, to be served in one way."""
 
     client: Client
@@ -57,33 +57,33 @@ class Serving:
     size: str
     plan: Adaptation
     seed: int
-    kept: Path | State | None = None
-    """Where clients keep what they learned in training, or what this one keeps if a worker may sit elsewhere."""
+    state: Path | State | None = None
+    """The folder of client states, or this client's own if a worker may run on another machine."""
 
 
-def serve(worker: WorkerContext, server: State, item: Serving) -> Result:
+def serve(worker: WorkerContext, server: State, item: ServeTask) -> Result:
     """Personalize one client in one way; return its curves and its predictions as a record for the log.
 
-    What a client that took part has kept is looked at by the way ``kept`` alone.
+    The state that a client that took part has from training is read by the way ``client-state`` alone.
     """
     method, client, started = worker.method, item.client, time.perf_counter()
-    look = SharedPredictions(worker, item.how)
+    predictions = SharedPredictions(worker, item.how)
     data = examples_of(client.sized(item.size))
 
     def validate(_: Context, learned: Tensors) -> float:
-        return weighted_accuracy(look(client.val, learned), client.val.labels, client.val_weights)
+        return weighted_accuracy(predictions(client.val, learned), client.val.labels, client.val_weights)
 
     context = Context(item.seed, client.id, worker.model)
-    if item.how == KEPT:
-        kept = state_of(client.id, item.kept)
-        outcome = as_it_is(method.participant(server, kept), context, validate)
+    if item.how == CLIENT_STATE:
+        own = method.serving.participant(server, state_of(client.id, item.state))
+        outcome = as_it_is(own, context, validate)
     else:
         outcome = personalize(method, server, item.how, data, context, item.plan, validate)
     adapted = time.perf_counter() - started
 
     def guesses_of(fitted: Fitted) -> list[int]:
         worker.model.load(fitted.tensors)
-        guesses: list[int] = look(client.test, fitted.learned).tolist()
+        guesses: list[int] = predictions(client.test, fitted.learned).tolist()
         return guesses
 
     last = guesses_of(outcome.last)
@@ -97,26 +97,29 @@ def serve(worker: WorkerContext, server: State, item: Serving) -> Result:
         "seconds": round(adapted, 3),
         "losses": [round(loss, 5) for loss in outcome.losses if np.isfinite(loss)],
         "validation": [round(score, 5) for score in outcome.validation],
-        "validate_every": item.plan.validate_every if item.how not in ("none", KEPT) else 1,
+        "validate_every": item.plan.validate_every if item.how not in UNTRAINED else 1,
         "best_epoch": outcome.best.epoch,
         "last_predicted": last,
         "best_predicted": last if outcome.best.epoch == outcome.last.epoch else guesses_of(outcome.best),
     }
-    if "psi" in outcome.last.learned:
-        alpha = coefficients.alpha(outcome.last.learned["psi"]).tolist()
-        record["alpha"] = {
-            block: [round(share, 4) for share in row]
-            for block, row in zip(method.task.layout.blocks, alpha, strict=True)
-        }
+    tables = method.insight.learned(outcome.last.learned)
+    if tables:
+        record["learned"] = {name: as_record(table) for name, table in tables.items()}
     return {}, record
 
 
-class SharedPredictions:
-    """A client's model looks at images. Where clients' models agree, they share a forward pass.
+def as_record(table: ValueTable) -> dict[str, Any]:
+    """Write a table of numbers as plain data for a log or a card."""
+    rows = {name: [round(value, 4) for value in row] for name, row in table.rows.items()}
+    return {"title": table.title, "columns": list(table.columns), "rows": rows, "shares": table.shares}
 
-    ``none`` gives all clients the same model, so images that several are scored on are looked at once. Where only the
+
+class SharedPredictions:
+    """Predict classes of images. Where clients' models agree, they share a forward pass.
+
+    ``none`` gives all clients the same model, so images that several clients are scored on are predicted once. Where only the
     classifier is trained, the features of images are computed once, for all epochs, rates and clients. What is shared
-    stands in the desk's notes: for as long as the server's state is the same, and for so many sets of images.
+    is in the worker's cache: for as long as the server's state is the same, and for so many sets of images.
     """
 
     LIMIT = 64
@@ -125,11 +128,11 @@ class SharedPredictions:
         self._worker, self._how = worker, how
 
     def __call__(self, images: Images, learned: Tensors) -> NDArray[np.int64]:
-        """Return the classes that the desk's model sees in images."""
+        """Return the classes that the worker's model predicts."""
         method, model = self._worker.method, self._worker.model
 
         def probabilities() -> Tensor:
-            return method.probabilities(model, learned, torch.from_numpy(images.pixels))
+            return method.serving.probabilities(model, learned, torch.from_numpy(images.pixels))
 
         def features() -> Tensor:
             pixels, task = torch.from_numpy(images.pixels), method.task
@@ -137,7 +140,7 @@ class SharedPredictions:
 
         if self._how == "none":
             chances = self._shared(images, probabilities)
-        elif self._how in ("lp", *method.head_only):
+        elif self._how in ("lp", *method.ways.head_only):
             chances = apply_head(model.module, method.task.classifier, self._shared(images, features))
         else:
             chances = probabilities()
@@ -145,12 +148,12 @@ class SharedPredictions:
         return guesses
 
     def _shared(self, images: Images, make: Callable[[], Tensor]) -> Tensor:
-        key, notes = (self._how, images.key), self._worker.cache
-        if key not in notes:
-            while len(notes) >= self.LIMIT:
-                notes.pop(next(iter(notes)))
-            notes[key] = make()
-        made: Tensor = notes[key]
+        key, cache = (self._how, images.key), self._worker.cache
+        if key not in cache:
+            while len(cache) >= self.LIMIT:
+                cache.pop(next(iter(cache)))
+            cache[key] = make()
+        made: Tensor = cache[key]
         return made
 
 
@@ -168,6 +171,8 @@ class ResultRow:
     """One line of the result: a method and a way of personalizing, at one size."""
 
     method: str
+    label: str
+    """Method and way as tables print them."""
     how: str
     size: str
     rate: float
@@ -183,7 +188,7 @@ class ResultRow:
         return abs(self.last - self.best)
 
 
-def summarize(method: str, records: Sequence[Mapping[str, Any]], clients: Mapping[str, Client]) -> list[ResultRow]:
+def summarize(method: type[Method], records: Sequence[Mapping[str, Any]], clients: Mapping[str, Client]) -> list[ResultRow]:
     """Score the chosen rates' predictions and average over clients."""
     rows = []
     for (how, size), rate in chosen_rates(records).items():
@@ -192,7 +197,7 @@ def summarize(method: str, records: Sequence[Mapping[str, Any]], clients: Mappin
         best = {r["client"]: _accuracy(clients[r["client"]], r["best_predicted"]) for r in mine}
         rows.append(
             ResultRow(
-                method, how, size, rate,
+                name_of(method), label_of(method, how), how, size, rate,
                 last=float(np.mean([score for score, _ in last.values()])),
                 best=float(np.mean([score for score, _ in best.values()])),
                 last_global=float(np.mean([score for _, score in last.values()])),
@@ -228,8 +233,8 @@ def evaluate(
     jobs = [job for job in plan.jobs(clients) if job not in finished]
     items = []
     for how, size, rate, client in jobs:
-        theirs = None if states is None or how != KEPT else states.reference(client, states.LAST, workers.same_disk)
-        items.append(Serving(clients[client], how, size, replace(plan.adaptation, rate=rate), seed, theirs))
+        theirs = None if states is None or how != CLIENT_STATE else states.reference(client, states.LAST, workers.same_disk)
+        items.append(ServeTask(clients[client], how, size, replace(plan.adaptation, rate=rate), seed, theirs))
     for _, record in workers.run(serve, server, items, [f"the client {job[3]}" for job in jobs]):
         records.append(record)
         if write is not None:
@@ -253,10 +258,10 @@ class ServingCurve:
         """Return the mean personalized accuracy after this round, if it is one to look at."""
         if not self.every or (round % self.every and round != self.method.task.rounds):
             return {}
-        if self.method.diagnostics(server).get("phase") == "warm-up":  # there are no bases yet
+        if not self.method.insight.ready(server):
             return {}
-        plan = replace(self.plan, hows=self.plan.hows[-1:], sizes=self.plan.sizes[:1], rates=self.plan.rates[:1])
-        published = self.method.published(server)
+        plan = replace(self.plan, ways=self.plan.ways[-1:], sizes=self.plan.sizes[:1], rates=self.plan.rates[:1])
+        published = self.method.serving.published(server)
         records = evaluate(self.workers, published, self.clients, plan, self.seed, states=self.states)
-        (row,) = summarize(self.method.name, records, self.clients)
+        (row,) = summarize(type(self.method), records, self.clients)
         return {"served": row.last}

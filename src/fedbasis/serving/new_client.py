@@ -1,12 +1,11 @@
-"""A new client at its own machine: published bases and a folder of its images in, one ordinary model out; offline.
+"""A new client on its own machine: published bases and its images in, one ordinary model out; offline.
 
-The images are decoded in memory and leave no trace on the disk. When there are enough of them, some are held out, so
-that the accuracy before and after is measured on images the model was not fitted to.
+The images are decoded in memory and leave no copy on the disk. When there are enough of them, some are held out, so
+that the accuracy before and after is measured on images the model was not trained on.
 """
 
-import difflib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,39 +15,46 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor
 
-from fedbasis.methods import METHODS
-from fedbasis.methods.base import Adaptation, Context, Method, Task
-from fedbasis.methods.fedbasis import coefficients
+from fedbasis.methods import find_method
+from fedbasis.methods.base import Adaptation, Context, Method, Task, ValueTable
+from fedbasis.networks.hold_out import hold_out
+from fedbasis.networks.models import NetworkSource
 from fedbasis.networks.train import Examples, Recipe, predict
 from fedbasis.serving import artifact
+from fedbasis.serving.evaluation import as_record
 from fedbasis.serving.personalize import Fitted, personalize
 from fedbasis.tensors.params import State, Tensors, require_finite
 from fedbasis.tensors.seeding import numpy_generator
 from pflbed import InputError, scan_client
 from pflbed.cache import read_images
+from pflbed.errors import did_you_mean
+from pflbed.folders import SUFFIXES
 from pflbed.images import UNREADABLE, read_image
-from pflbed.scan import SUFFIXES
 
-ENOUGH = 20  # images below which none are held out
+ENOUGH = 20
+"""Below this number of images none are held out."""
 HELD_OUT = 0.2
 LEARNED = "learned"
 """The group of a personal model's artifact that holds what its method predicts with besides one network."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Served:
-    """What a client's personalization gave."""
+    """The result of one client's personalization."""
 
     card: artifact.Card
+    method: Method
     fitted: Fitted
-    how: str
+    way: str
     images: int
     held_out: int
-    bad: list[tuple[str, str]]
     before: float
     after: float
-    alpha: dict[str, list[float]]
-    losses: list[float]
+    tables: Mapping[str, ValueTable]
+    """What the client learned besides its model, for a reader."""
+    losses: Sequence[float]
+    bad: Sequence[tuple[str, str]] = field(default=())
+    """Images that could not be read, with the reason."""
 
 
 def bases_at(path: Path) -> Path:
@@ -56,13 +62,9 @@ def bases_at(path: Path) -> Path:
     return path / "bases" if (path / "bases").is_dir() else path
 
 
-def method_of(card: artifact.Card) -> Method:
-    """Build the method that published an artifact."""
-    if card.method not in METHODS:
-        raise InputError(
-            f"The bases were made by '{card.method}', but this version knows {', '.join(METHODS)}; upgrade it."
-        )
-    kind = METHODS[card.method]
+def method_of(card: artifact.Card, network: NetworkSource | None = None) -> Method:
+    """Build the method that published an artifact; code that the card names must be trusted before."""
+    kind = find_method(card.method)
     try:
         config = kind.Config(**card.settings)
     except ValidationError as error:
@@ -71,150 +73,156 @@ def method_of(card: artifact.Card) -> Method:
         raise InputError(
             f"The card's settings must fit the method '{card.method}', but {key}: {first['msg']}."
         ) from error
-    return kind(config, Task(card.network, Recipe(card.pixels), rounds=max(2, int(card.provenance.get("rounds", 2)))))
+    rounds = max(2, int(card.provenance.get("rounds", 2)))
+    return kind.build(config, Task(artifact.network_of(card, network), Recipe(preprocessing=card.pixels), rounds))
 
 
 def read_folder(folder: Path, card: artifact.Card) -> tuple[Examples, list[tuple[str, str]]]:
-    """Read a client's ``<class>/<image>`` folder; its classes must be among those the bases know."""
+    """Read a client's ``<class>/<image>`` folder; its classes must be among those of the bases."""
     table = scan_client(folder)
     unknown = [name for name in table.class_names if name not in card.classes]
     if unknown:
-        hint = _did_you_mean(unknown[0], card.classes)
         raise InputError(
-            f"Every class folder in {folder} must be a class of the bases, but '{unknown[0]}' is not; {hint}"
+            f"Every class folder in {folder} must be a class of the bases, but '{unknown[0]}' is not"
+            f"{did_you_mean(unknown[0], card.classes)}."
         )
-    decoded = read_images(folder, table, card.pixels.resolution)
+    decoded = read_images(folder, table, card.pixels.resolution, card.architecture.channels)
     known = np.array([card.classes.index(name) for name in decoded.table.class_names])
     return Examples(torch.from_numpy(decoded.images), torch.from_numpy(known[decoded.table.labels])), decoded.bad
 
 
-def _did_you_mean(name: str, classes: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, classes, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"the classes are {', '.join(classes[:12])}."
-
-
-def hold_out(labels: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
-    """Mark about a fifth of the rows, class by class, leaving at least one of every class; none if there are few."""
-    held = np.zeros(len(labels), dtype=bool)
+def held_out(labels: Tensor, seed: int) -> Tensor:
+    """Mark about a fifth of every class, leaving at least one image of each; none if there are few images."""
     if len(labels) < ENOUGH:
-        return held
+        return torch.zeros(len(labels), dtype=torch.bool)
     generator = numpy_generator(seed, "hold out")
-    for label in np.unique(labels):
-        rows = generator.permutation(np.flatnonzero(labels == label))
-        held[rows[: min(len(rows) - 1, round(HELD_OUT * len(rows)))]] = True
-    return held
+    return hold_out(
+        labels,
+        lambda rows: min(rows - 1, round(HELD_OUT * rows)),
+        lambda rows: torch.from_numpy(generator.permutation(rows)),
+    )
 
 
 def serve_folder(
     bases: Path,
     folder: Path,
-    how: str | None,
+    way: str | None,
     plan: Adaptation,
     seed: int,
+    *,
     keep: Literal["last", "best"] = "last",
     trust: bool = False,
+    network: NetworkSource | None = None,
 ) -> Served:
-    """Fit a model to a client's folder."""
-    card, server = artifact.load(bases_at(bases), "bases", trust)
+    """Personalize a model for a client's folder."""
+    card, server = artifact.load(bases_at(bases), "bases", trust, network)
     data, bad = read_folder(folder, card)
-    return serve(card, server, data, how, plan, seed, keep, bad, str(bases), str(folder))
+    return serve(
+        card, server, data, way, plan, seed, keep=keep, bad=bad, network=network, bases=str(bases), folder=str(folder)
+    )
 
 
 def serve(
     card: artifact.Card,
     server: State,
     data: Examples,
-    how: str | None,
+    way: str | None,
     plan: Adaptation,
     seed: int,
+    *,
     keep: Literal["last", "best"] = "last",
     bad: Sequence[tuple[str, str]] = (),
+    network: NetworkSource | None = None,
     bases: str = "the bases",
     folder: str = "the client's data",
 ) -> Served:
-    """Fit a model to a client's images; ``bases`` and ``folder`` are what errors call these."""
-    method = method_of(card)
-    found = sum(group.startswith("basis_") for group in server)
-    if found and (said := getattr(method.config, "bases", found)) != found:
-        raise InputError(
-            f"The card of {bases} must fit its tensors, but it tells of {said} bases and there are {found}; "
-            "get the whole folder again."
-        )
-    how = how or method.ways[-1]
-    classes = len(np.unique(data.labels.numpy()))
+    """Personalize a model for a client's images; ``bases`` and ``folder`` are what errors call these."""
+    method = method_of(card, network)
+    try:
+        method.serving.check(server)
+    except KeyError as error:
+        raise InputError(f"Bases of {method.about.title} must hold {error}, but {bases} do not; get them again.") from error
+    except InputError as error:
+        raise InputError(f"The card of {bases} must fit its tensors: {error} Get the whole folder again.") from error
+    way = way or method.ways.default[-1]
+    classes = len(set(data.labels.tolist()))
     if classes < 2:
         raise InputError(
             f"A client needs images of at least 2 classes, but {folder} holds {classes}; add another class."
         )
-    held = torch.from_numpy(hold_out(data.labels.numpy(), seed))
+    held = held_out(data.labels, seed)
     if keep == "best" and not held.any():
         raise InputError(
             f"Choosing the best epoch needs images to hold out, {ENOUGH} in all, but {folder} has {len(data)}; "
             "keep the last epoch instead."
         )
-    fit = Examples(data.pixels[~held], data.labels[~held])
-    judge = Examples(data.pixels[held], data.labels[held]) if held.any() else fit
-    context = Context(seed, "new client", card.network.workspace())
+    train = Examples(data.pixels[~held], data.labels[~held])
+    test = Examples(data.pixels[held], data.labels[held]) if held.any() else train
+    context = Context(seed, "new client", method.task.network.workspace())
 
     def accuracy(now: Context, learned: Tensors) -> float:
-        guesses = method.probabilities(now.model, learned, judge.pixels).argmax(1)
-        return float((guesses == judge.labels).double().mean())
+        guesses = method.serving.probabilities(now.model, learned, test.pixels).argmax(1)
+        return float((guesses == test.labels).double().mean())
 
-    try:
-        model = method.model(server)
-    except KeyError as error:
-        raise InputError(
-            f"Bases of '{method.name}' must hold {error}, but those at {bases} do not; get them again."
-        ) from error
-    context.model.load(model)
-    guesses = predict(context.model.module, judge.pixels, card.pixels).argmax(1)
-    before = float((guesses == judge.labels).double().mean())
-    outcome = personalize(method, server, how, fit, context, plan, accuracy)
-    fitted = outcome.best if keep == "best" else outcome.last
+    context.model.load(method.model(server))
+    guesses = predict(context.model.module, test.pixels, card.pixels).argmax(1)
+    before = float((guesses == test.labels).double().mean())
+    result = personalize(method, server, way, train, context, plan, accuracy)
+    fitted = result.best if keep == "best" else result.last
     try:
         require_finite({"": fitted.tensors}, "The model")
     except InputError as error:
         raise InputError(
-            f"The personal model must hold finite numbers, but {how} diverged; lower the learning rate."
+            f"The personal model must hold finite numbers, but {way} diverged; lower the learning rate."
         ) from error
-    after = outcome.validation[fitted.epoch - 1]
-    alpha = _alpha(method, fitted)
-    return Served(card, fitted, how, len(fit), int(held.sum()), list(bad), before, after, alpha, outcome.losses)
+    return Served(
+        card=card,
+        method=method,
+        fitted=fitted,
+        way=way,
+        images=len(train),
+        held_out=int(held.sum()),
+        before=before,
+        after=result.validation[fitted.epoch - 1],
+        tables=method.insight.learned(fitted.learned),
+        losses=result.losses,
+        bad=list(bad),
+    )
 
 
-def _alpha(method: Method, fitted: Fitted) -> dict[str, list[float]]:
-    if "psi" not in fitted.learned:
-        return {}
-    rows: list[list[float]] = coefficients.alpha(fitted.learned["psi"]).tolist()
-    return dict(zip(method.task.layout.blocks, rows, strict=True))
-
-
-def write_model(served: Served, out: Path, replace: bool = False) -> None:
-    """Write the personal model as one ordinary artifact: no trace of bases is needed to use it."""
+def write_model(served: Served, out: Path, overwrite: bool = False) -> None:
+    """Write the personal model as one ordinary artifact, which needs nothing of the bases."""
     provenance: dict[str, Any] = {
         "bases": served.card.sha256,
-        "personalized_by": served.how,
+        "personalized_by": served.way,
         "epochs": served.fitted.epoch,
         "images": served.images,
         "held_out": served.held_out,
     }
-    learned = {"alpha": served.alpha} if served.alpha else {}
-    alone = METHODS[served.card.method].one_network or served.how not in METHODS[served.card.method].personalizers
-    settings = {} if alone else served.card.settings
-    update = {"kind": "model", "provenance": provenance, "learned": learned, "settings": settings}
+    ways = served.method.ways
+    alone = ways.one_network or served.way not in ways.own
+    update = {
+        "kind": "model",
+        "provenance": provenance,
+        "learned": {name: as_record(table) for name, table in served.tables.items()},
+        "settings": {} if alone else served.card.settings,
+    }
     card = served.card.model_copy(update=update)
-    state: State = {"": artifact.whole_model(served.card.network, served.fitted.tensors)}
-    artifact.save(out, state if alone else {**state, LEARNED: served.fitted.learned}, card, replace=replace)
+    state: State = {"": artifact.whole_model(served.method.task.network, served.fitted.tensors)}
+    artifact.save(out, state if alone else {**state, LEARNED: served.fitted.learned}, card, overwrite=overwrite)
 
 
-def predict_images(model: Path, pixels: Tensor, trust: bool = False) -> tuple[artifact.Card, Tensor]:
+def predict_images(
+    model: Path, pixels: Tensor, trust: bool = False, network: NetworkSource | None = None
+) -> tuple[artifact.Card, Tensor]:
     """Return a personal model's card and its class probabilities for images."""
-    card, state = artifact.load(model, "model", trust)
+    card, state = artifact.load(model, "model", trust, network)
     if LEARNED not in state:
-        return card, predict(artifact.load_module(model, trust)[1], pixels, card.pixels)
-    method, workspace = method_of(card), card.network.workspace()
+        return card, predict(artifact.load_module(model, trust, network)[1], pixels, card.pixels)
+    method = method_of(card, network)
+    workspace = method.task.network.workspace()
     workspace.load({name: state[""][name] for name in method.task.layout.shapes})
-    return card, method.probabilities(workspace, state[LEARNED], pixels)
+    return card, method.serving.probabilities(workspace, state[LEARNED], pixels)
 
 
 def read_loose(
@@ -237,13 +245,13 @@ def read_loose(
         for path in found:
             if (name := path.absolute().parent.name) not in card.classes:
                 raise InputError(
-                    f"With --labelled an image's folder must be a class of the model, but '{name}' of {path} is not; "
-                    f"{_did_you_mean(name, card.classes)}"
+                    f"With --labelled an image's folder must be a class of the model, but '{name}' of {path} is not"
+                    f"{did_you_mean(name, card.classes)}."
                 )
     pixels, good, bad = [], [], []
     for path in found:
         try:
-            pixels.append(read_image(path, card.pixels.resolution))
+            pixels.append(read_image(path, card.pixels.resolution, card.architecture.channels))
             good.append(path)
         except UNREADABLE as error:
             bad.append((str(path), f"{type(error).__name__}: {error}"))

@@ -2,9 +2,8 @@
 
 ``none`` takes the model as it is, ``lp`` trains the classifier on frozen features, ``ft`` fine-tunes everything,
 ``ft-prox`` does so with a pull towards the server's model (equation 2 of pFedMe), ``bn`` trains the normalization
-layers; further names belong to the method (FedBasis: ``coefficients``, ``coefficients+classifier``), and may be
-followed by ``+lp`` or ``+ft``. The outcome holds the model after the Last epoch and after the Best one, chosen on
-validation data and never on test data.
+layers; further names belong to the method (``Ways.own``), and may be followed by ``+lp`` or ``+ft``. The result holds the
+model after the Last epoch and after the Best one, chosen on validation data and never on test data.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,17 +23,18 @@ from pflbed.errors import InputError
 
 ValidateModel = Callable[[Context, Tensors], float]
 GENERIC = ("none", "lp", "ft", "ft-prox", "bn")
-KEPT = "kept"
-"""The way of a client that took part and has a model of its own from training: it is taken as it is."""
+CLIENT_STATE = "client-state"
+"""The way of a client that took part and has a model of its own in its state: it is used as it is."""
+UNTRAINED = ("none", CLIENT_STATE)
+"""Ways that train nothing."""
 FOLLOWING = ("lp", "ft")
 """What may follow a method's own way: its model is the start."""
-SUFFIXES = {"none": "", "lp": " + LP", "ft": " + FT", "ft-prox": " + FT (prox)", "bn": " + BN", "kept": "",
-            "coefficients": " (α only)", "coefficients+classifier": ""}  # fmt: skip
+SUFFIXES = {"none": "", "lp": " + LP", "ft": " + FT", "ft-prox": " + FT (prox)", "bn": " + BN", CLIENT_STATE: ""}
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """One personal model: an ordinary network's tensors, what else was learned (psi), and after which epoch."""
+    """One personal model: an ordinary network's tensors, what else was learned, and after which epoch."""
 
     tensors: Tensors
     learned: Tensors
@@ -51,31 +51,32 @@ class AdaptationResult:
     validation: list[float] = field(default_factory=list)
 
 
-def label(method: str, how: str) -> str:
-    """Name a method and a way of personalizing as tables do: ``FedAvg + FT``."""
-    if method not in METHODS:
-        return method + SUFFIXES.get(how, f" + {how}")
-    own = METHODS[method].personalizers
-    first, _, then = how.rpartition("+")
-    if how not in own and first in own:
-        return label(method, first) + SUFFIXES[then]
-    return METHODS[method].title + ("" if own[-1:] == (how,) else SUFFIXES.get(how, f" + {how}"))
+def label(method: str, way: str) -> str:
+    """Name a built-in method and a way of personalizing as tables do: ``FedAvg + FT``."""
+    if method in METHODS:
+        return label_of(METHODS[method], way)
+    return method.rpartition(":")[2] + SUFFIXES.get(way, f" + {way}")
 
 
-def personalizers_of(method: type[Method] | Method) -> tuple[str, ...]:
-    """List the ways in which a new client can be fitted after this method."""
-    return GENERIC + method.personalizers
+def label_of(method: type[Method], way: str) -> str:
+    """Name a method and a way of personalizing as tables do."""
+    own, suffixes = method.ways.own, {**SUFFIXES, **method.ways.suffixes}
+    first, _, then = way.rpartition("+")
+    if way not in own and first in own:
+        return label_of(method, first) + SUFFIXES[then]
+    return method.about.title + ("" if own[-1:] == (way,) else suffixes.get(way, f" + {way}"))
 
 
 def all_ways(method: type[Method] | Method) -> tuple[str, ...]:
-    """List them together with those in which a generic way follows the method's own."""
-    return personalizers_of(method) + tuple(f"{a}+{b}" for a, b in product(method.personalizers, FOLLOWING))
+    """List the ways in which a new client can be personalized after this method."""
+    own = method.ways.own
+    return (*GENERIC, *own, *(f"{a}+{b}" for a, b in product(own, FOLLOWING)))
 
 
 def personalize(
     method: Method,
     server: State,
-    how: str,
+    way: str,
     data: Examples,
     context: Context,
     plan: Adaptation,
@@ -85,28 +86,29 @@ def personalize(
 
     ``validate`` scores the current model on validation data along the epochs; without it Best is Last.
     """
-    if how not in all_ways(method):
+    if way not in all_ways(method):
         raise InputError(
-            f"After {method.name} a client can be fitted by {', '.join(all_ways(method))}, not by '{how}'."
+            f"The way of personalizing after {method.about.title} must be one of {', '.join(all_ways(method))}, "
+            f"but it is '{way}'."
         )
     losses: list[float] = []
     scores: list[float] = []
     best: Fitted | None = None
     learned: Tensors = {}
 
-    def look(learned: Tensors) -> None:
+    def score(learned: Tensors) -> None:
         nonlocal best
         if validate is not None:
             scores.append(validate(context, learned))
             if best is None or scores[-1] > max(scores[:-1]):
                 best = Fitted(context.model.tensors(), learned, len(losses))
 
-    for loss, learned in _epochs(method, server, how, data, context, plan):
+    for loss, learned in _epochs(method, server, way, data, context, plan):
         losses.append(loss)
         if len(losses) % plan.validate_every == 0:
-            look(learned)
-    if len(losses) % plan.validate_every:  # ways of one epoch, or of one more, end between two looks
-        look(learned)
+            score(learned)
+    if len(losses) % plan.validate_every:  # ways of one epoch, or of one more, end between two scores
+        score(learned)
     last = Fitted(context.model.tensors(), learned, len(losses))
     return AdaptationResult(last, best or last, losses, scores)
 
@@ -119,12 +121,12 @@ def as_it_is(tensors: Tensors, context: Context, validate: ValidateModel | None 
 
 
 def _epochs(
-    method: Method, server: State, how: str, data: Examples, context: Context, plan: Adaptation
+    method: Method, server: State, way: str, data: Examples, context: Context, plan: Adaptation
 ) -> Iterator[tuple[float, Tensors]]:
-    if how in method.personalizers:
-        yield from method.adapt(how, server, data, context, plan)
+    if way in method.ways.own:
+        yield from method.adapt(way, server, data, context, plan)
         return
-    first, _, then = how.rpartition("+")
+    first, _, then = way.rpartition("+")
     if first:
         yield from method.adapt(first, server, data, context, plan)
     else:
@@ -138,15 +140,15 @@ def _epochs(
 
 
 def _fine_tune(
-    how: str, method: Method, data: Examples, context: Context, plan: Adaptation
+    way: str, method: Method, data: Examples, context: Context, plan: Adaptation
 ) -> Iterator[tuple[bool, Tensor]]:
-    """Train the whole model, freely or on a leash, or its normalization layers alone."""
+    """Train the whole model, freely or with a proximal term, or its normalization layers alone."""
     names = None
-    if how == "bn":
+    if way == "bn":
         names = method.task.normalization & method.task.parameters
         if not names:
             raise InputError("'bn' trains normalization layers, but this network has none with parameters; use 'ft'.")
-    adjust = proximal(context.model, plan.prox) if how == "ft-prox" else None
+    adjust = proximal(context.model, plan.prox) if way == "ft-prox" else None
     recipe = plan.recipe(method.task.recipe)
     return sgd_steps(context.model, data, recipe, context.generator("adapt"), names=names, adjust=adjust)
 

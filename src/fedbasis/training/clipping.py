@@ -24,7 +24,7 @@ def _shortened(
     method: Method, server: State, updates: Iterable[tuple[str, Sent]], limit: float
 ) -> Iterator[tuple[str, Sent]]:
     for client, sent in updates:
-        start = method.reference(server, client, sent.tensors)
+        start = method.updates.reference(server, client, sent.tensors)
         yield client, replace(sent, tensors=clipped(sent.tensors, start, limit))
 
 

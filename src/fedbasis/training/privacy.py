@@ -35,7 +35,7 @@ VARIANCE = "running_var"
 """What torch calls the statistics of normalization that cannot be negative."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Mechanism:
     """How a run is protected; ``clients`` take part in all, ``sampled`` of them in every round."""
 
@@ -66,8 +66,8 @@ class Mechanism:
         like: State = {}
         total: State = {}
         for client, sent in updates:
-            tensors = method.as_averageable(server, sent.tensors)
-            start = method.reference(server, client, tensors)
+            tensors = method.updates.as_averageable(server, sent.tensors)
+            start = method.updates.reference(server, client, tensors)
             _require_bounded(tensors, start, client)
             like = like or {group: {name: start[group][name] for name in named} for group, named in tensors.items()}
             for group in {**like, **tensors}:
@@ -87,7 +87,7 @@ class Mechanism:
             mean[group] = {name: (old.double() + noisy[name]).to(old.dtype) for name, old in named.items()}
             for name in (name for name in named if name.endswith(VARIANCE)):
                 mean[group][name].clamp_(min=0)  # noise knows no sign; what is made of the noisy mean costs nothing
-        return method.from_average(server, mean, seed)
+        return method.updates.from_average(server, mean, seed)
 
     def _noisy(self, total: Tensor, draw: Draw) -> Tensor:
         flat = total.reshape(-1) / self.sampled

@@ -9,19 +9,18 @@ import torch
 from numpy.typing import NDArray
 
 from fedbasis.engines.base import Engine, NoUpdate
-from fedbasis.methods.base import Method, Sent
+from fedbasis.methods.base import Method, Sent, Update
 from fedbasis.networks.train import predict
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, nbytes, require_finite
 from fedbasis.tensors.seeding import numpy_generator
+from fedbasis.training.events import ClientTrained, Emit, RoundEnded, ignore
 from fedbasis.training.clipping import clip_updates
 from fedbasis.training.privacy import Mechanism
 from fedbasis.training.runs import Run, append_line, read_lines, rewrite_lines, sync
 from pflbed import Client, Images
 from pflbed.errors import InputError
 
-ClientSeen = Callable[[int, int, int, float], None]  # round, client number, clients of the round, loss
-RoundSeen = Callable[[dict[str, Any]], None]
 ValidateServer = Callable[[State], float | None]
 Measure = Callable[[int, State], dict[str, Any]]  # round, the server's state after it -> more numbers for the log
 
@@ -45,13 +44,13 @@ def round_half_up(value: float) -> int:
 NOT_FINITE = "values that are not finite numbers"
 
 
-class _Stream:
+class UpdateStream:
     """Pass updates through to the aggregation while measuring them; refuse broken ones by the client's name."""
 
     def __init__(
-        self, updates: Iterator[tuple[str, Sent | NoUpdate]], expected: int, round: int, seen: ClientSeen | None
+        self, updates: Iterator[tuple[str, Sent | NoUpdate]], expected: int, round: int, emit: Emit = ignore
     ) -> None:
-        self._updates, self._expected, self._round, self._seen = updates, expected, round, seen
+        self._updates, self._expected, self._round, self._emit = updates, expected, round, emit
         self.refused: list[str] = []
         self.absent: list[str] = []
         self.reasons: dict[str, str] = {}
@@ -59,10 +58,10 @@ class _Stream:
         self.bytes_up = 0
         self.count = 0
 
-    def __iter__(self) -> Iterator[tuple[str, Sent]]:
-        for client, sent in self._updates:
+    def __iter__(self) -> Iterator[Update]:
+        for client, received in self._updates:
             self.count += 1
-            sent = sent if isinstance(sent, NoUpdate) else _finite(client, sent)  # noqa: PLW2901
+            sent = received if isinstance(received, NoUpdate) else _finite(client, received)
             if isinstance(sent, NoUpdate):
                 (self.refused if sent.answered else self.absent).append(client)
                 self.reasons[client] = sent.reason
@@ -71,8 +70,8 @@ class _Stream:
             for key, value in sent.numbers.items():
                 if np.isfinite(value):
                     self.numbers.setdefault(key, []).append(value)
-            if self._seen is not None:
-                self._seen(self._round, self.count, self._expected, sent.numbers.get("loss", float("nan")))
+            loss = sent.numbers.get("loss", float("nan"))
+            self._emit(ClientTrained(self._round, self.count, self._expected, loss))
             yield client, sent
         if self.reasons and len(self.reasons) == self.count:
             if all(NOT_FINITE in reason for reason in self.reasons.values()):
@@ -83,8 +82,8 @@ class _Stream:
             client, reason = next(iter(self.reasons.items()))
             raise InputError(f"Round {self._round} needs an update, but none can be used; that of {client}: {reason}")
 
-    def lost(self) -> dict[str, Any]:
-        """Tell for the log who was left out, and why."""
+    def left_out(self) -> dict[str, Any]:
+        """Return for the log whose updates were not used, and why."""
         more = {"absent": self.absent} if self.absent else {}
         return {"refused": self.refused, **more, **({"reasons": self.reasons} if self.reasons else {})}
 
@@ -113,54 +112,56 @@ def train(
     engine: Engine,
     clients: Sequence[str],
     seed: int,
-    run: Run,
+    run: Run | None = None,
     *,
     participation: float | int = 1.0,
     validate: ValidateServer | None = None,
     checkpoint_seconds: float = 1.0,
-    on_client: ClientSeen | None = None,
-    on_round: RoundSeen | None = None,
+    emit: Emit = ignore,
     measure: Measure | None = None,
     privacy: Mechanism | None = None,
 ) -> State:
-    """Train to the end and return the server's state; a checkpoint in the run is taken up.
+    """Train to the end and return the server's state.
 
-    A checkpoint is made after a round if the last one is ``checkpoint_seconds`` ago, at the end, and on the way out
-    after Ctrl-C or an error; so quick rounds are not slowed down, and a kill costs no more than that time.
+    With a run, every round is logged in its folder, and a checkpoint there is resumed. A checkpoint is written after a
+    round if the last one is ``checkpoint_seconds`` ago, at the end, and on the way out after Ctrl-C or an error; so quick
+    rounds are not slowed down, and a kill costs no more than that time. Without a run nothing is written.
     """
-    checkpoint = run.load_checkpoint()
+    checkpoint = None if run is None else run.load_checkpoint()
     server, start = (method.init(seed), 0) if checkpoint is None else checkpoint
     engine.states.rewind(start)
-    rewrite_lines(run.metrics, [line for line in read_lines(run.metrics) if line["round"] <= start])
+    if run is not None:
+        rewrite_lines(run.metrics, [line for line in read_lines(run.metrics) if line["round"] <= start])
     saved, last = start, time.monotonic()
     done = start
 
     def save() -> None:
         nonlocal saved, last
-        sync(run.metrics)
-        engine.states.sync(done)
-        run.save_checkpoint(server, done)
+        if run is not None:
+            sync(run.metrics)
+            engine.states.sync(done)
+            run.save_checkpoint(server, done)
         engine.states.prune(done)
         saved, last = done, time.monotonic()
 
     try:
         for number in range(start, method.task.rounds):
             began = time.perf_counter()
-            drawn_by = seed if privacy is None else privacy.drawing_seed(seed)
-            chosen = sampled(clients, participation, drawn_by, number)
+            chosen = sampled(clients, participation, seed if privacy is None else privacy.drawing_seed(seed), number)
             down = nbytes(method.broadcast(server, chosen[0]))
-            silent = privacy is not None and privacy.secret  # what clients say of themselves has no noise
-            seen = None if silent else on_client
-            stream = _Stream(engine.map(server, chosen, number), len(chosen), number + 1, seen)
+            silent = privacy is not None and privacy.secret  # what clients report of themselves has no noise
+            updates = engine.map(server, chosen, number)
+            stream = UpdateStream(updates, len(chosen), number + 1, ignore if silent else emit)
             if privacy is None:
                 after = method.aggregate(server, clip_updates(method, server, stream), seed)
             else:
                 after = privacy.aggregate(method, server, stream, seed, number)
+            phase = method.insight.phase(server)
             record = {
                 "round": number + 1,
                 "rounds": method.task.rounds,
                 "clients": len(chosen),
-                **({"refused": []} if silent else stream.lost()),
+                **({"refused": []} if silent else stream.left_out()),
                 "seconds": round(time.perf_counter() - began, 3),
                 "bytes_up": stream.bytes_up // max(1, len(chosen) - len(stream.reasons)),
                 "bytes_down": down,
@@ -168,15 +169,16 @@ def train(
                 "validation": None if validate is None or silent else validate(after),
                 **({} if silent else stream.means()),
                 **({} if privacy is None else privacy.spent(number + 1)),
-                **method.diagnostics(after),
+                **({"phase": phase} if phase else {}),
+                **method.insight.diagnostics(after),
                 **(measure(number + 1, after) if measure is not None else {}),
             }
-            append_line(run.metrics, record)
+            if run is not None:
+                append_line(run.metrics, record)
             server, done = after, number + 1
             if time.monotonic() - last >= checkpoint_seconds:
                 save()
-            if on_round is not None:
-                on_round(record)
+            emit(RoundEnded(record))
     finally:
         if saved < done:
             save()
@@ -184,7 +186,7 @@ def train(
 
 
 class Validation:
-    """Score the model that a new client would start from, on every domain's validation images, weighted by client.
+    """Score the model that a new client starts from, on every domain's validation images, weighted by client.
 
     Clients that share their validation images share the forward pass, and the mean over them is one mean weight.
     """

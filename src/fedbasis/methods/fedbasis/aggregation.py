@@ -10,56 +10,20 @@ clients ended with. A basis that nobody used keeps what it had.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedbasis.methods.fedbasis.bases import BasisSet, basis_name, rebuild
+from fedbasis.methods.base import MODEL
+from fedbasis.methods.fedbasis.bases import BasisSet, rebuild
 from fedbasis.methods.fedbasis.coefficients import combination
-from fedbasis.tensors.params import State, Tensors
+from fedbasis.methods.fedbasis.upload import read_bases, read_coefficients, read_statistics
+from fedbasis.tensors.params import State
 from pflbed.errors import InputError
 
 UNUSED = 1e-6  # a basis used less than this, as a share of all weight, is left as it is
 PIECE = 2**14
 """So many numbers of every basis are added at a time: they stay in the processor's cache, and need no memory."""
-
-
-@dataclass(frozen=True)
-class Upload:
-    """What a client sends after training: its model, its convex weights alpha [B, K], and ``a`` [B]."""
-
-    model: Tensors
-    weights: Tensor
-    a: Tensor
-
-    def factored(self) -> State:
-        """One model and a few numbers."""
-        return {"model": self.model, "coefficients": {"alpha": self.weights, "a": self.a}}
-
-    def full(self, bases: BasisSet, by_usage: bool, trained: list[Tensor] | None = None) -> State:
-        """Every basis whole (rebuilt here, unless ``trained`` gives them), the statistics, and the coefficients.
-
-        For aggregation by usage the movement c_k u is sent in place of the basis: a basis that was hardly used
-        hardly moves, and its movement would be lost in the rounding of the basis.
-        """
-        if trained is None:
-            place = bases.weights[0].device
-            c = combination(self.weights.to(place), bases.major)
-            share = torch.zeros_like(c) if by_usage else torch.ones_like(c)
-            ends = [theta.to(place) for theta in bases.layout.flatten(self.model)]
-            blocks = zip(bases.weights, c.unbind(), self.a, ends, share.unbind(), strict=True)
-            trained = [rebuild(*block) for block in blocks]
-        names = {entry.name for entry in bases.layout.select(True)}
-        state: State = {}
-        for index in range(bases.count + bases.major):
-            tensors = bases.layout.unflatten(
-                [m[index].cpu() for m in trained], [m[index].cpu() for m in bases.statistics]
-            )
-            group = "major" if bases.major and index == 0 else basis_name(index - bases.major)
-            state[group] = {name: tensor.clone() for name, tensor in tensors.items() if name in names}
-        statistics = {name: tensor for name, tensor in self.model.items() if name not in names}
-        return {**state, "statistics": statistics, "coefficients": {"alpha": self.weights, "a": self.a}}
 
 
 class BasisMean:
@@ -76,15 +40,12 @@ class BasisMean:
 
     def add(self, tensors: State, weight: float, where: str) -> None:
         """Add one client's upload, factored or full."""
-        alpha, a = tensors["coefficients"]["alpha"], tensors["coefficients"]["a"]
-        expected = (len(self.bases.weights), self.bases.count)
-        if tuple(alpha.shape) != expected or a.shape != (expected[0],):
-            raise InputError(f"{where} must hold coefficients of shape {expected}, but they are {tuple(alpha.shape)}.")
+        alpha, a = read_coefficients(self.bases, tensors, where)
         usage = usage_of(alpha, self.bases.major)
         share = usage if self.by_usage else torch.ones_like(usage)
         for block, piece, moved in self._moved(tensors, alpha, a, share, where):
             self._weights[block][:, piece].add_(moved.double(), alpha=weight)
-        for block, statistics in enumerate(ended(self.bases, tensors, where)):
+        for block, statistics in enumerate(read_statistics(self.bases, tensors, where)):
             self._statistics[block].add_(torch.outer(usage[block].double(), statistics.double()), alpha=weight)
         self._share += weight * share.double()
         self._usage += weight * usage.double()
@@ -96,12 +57,12 @@ class BasisMean:
         """Yield what one client adds to every basis, piece by piece."""
         layout, bases = self.bases.layout, self.bases
         c = combination(alpha, bases.major)
-        if "model" in tensors:
-            ends = layout.flatten(tensors["model"], True, where)
+        if MODEL in tensors:
+            ends = layout.flatten(tensors[MODEL], True, where)
             for block, piece, v in self._pieces():
                 yield block, piece, rebuild(v, c[block], a[block], ends[block][piece], share[block])
             return
-        found = rows_of(bases, tensors, where)
+        found = read_bases(bases, tensors, where)
         for block, piece, v in self._pieces():
             moved = torch.stack([flats[block][piece] for flats in found])
             if self.by_usage:
@@ -132,18 +93,6 @@ class BasisMean:
 def usage_of(alpha: Tensor, major: bool) -> Tensor:
     """Say how much a client uses every basis; the major one it uses always."""
     return torch.cat([torch.ones_like(alpha[:, :1]), alpha], dim=1) if major else alpha
-
-
-def rows_of(bases: BasisSet, tensors: State, where: str) -> list[list[Tensor]]:
-    """Find the bases in a full upload, each as one vector per block."""
-    groups = (["major"] if bases.major else []) + [basis_name(k) for k in range(bases.count)]
-    return [bases.layout.flatten({**tensors[group], **tensors["statistics"]}, True, where) for group in groups]
-
-
-def ended(bases: BasisSet, tensors: State, where: str) -> list[Tensor]:
-    """Find the statistics that a client ended with, each block's as one vector."""
-    whole = tensors.get("model") or {**tensors[basis_name(0)], **tensors["statistics"]}
-    return bases.layout.flatten(whole, False, where)
 
 
 def _divide(total: Tensor, part: Tensor, everyone: float, old: Tensor) -> Tensor:

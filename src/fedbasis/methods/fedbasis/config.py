@@ -69,7 +69,7 @@ class FedBasisConfig(MethodConfig):
                 "raise 'participation'."
             )
 
-    def require_mean(self) -> None:
+    def require_average(self) -> None:
         """Refuse settings whose server needs more than the clients' mean."""
         if self.warm_start > 0 or self.aggregation != "mean":
             raise InputError(

@@ -7,22 +7,27 @@ import torch
 from torch import Tensor
 
 from fedbasis.methods.fedbasis import coefficients
-from fedbasis.methods.fedbasis.aggregation import Upload
 from fedbasis.methods.fedbasis.bases import BasisSet
 from fedbasis.methods.fedbasis.config import FedBasisConfig
 from fedbasis.methods.fedbasis.learning import LocalWork, learn_coefficients, train_bases, train_factored, watch_rebuilt
+from fedbasis.methods.fedbasis.upload import Upload
 from fedbasis.networks.train import MeanLoss
 from fedbasis.tensors.params import State
 
 
 def train_locally(
-    config: FedBasisConfig, work: LocalWork, load: Callable[[], BasisSet], psi: Tensor, first: torch.Generator,
-    then: torch.Generator,
-) -> tuple[State, Tensor, dict[str, float]]:  # fmt: skip
-    """Train in place of ``psi`` and return what is sent, the sharpened coefficients, and the losses.
+    config: FedBasisConfig,
+    work: LocalWork,
+    load: Callable[[], BasisSet],
+    psi: Tensor,
+    *,
+    coefficient_batches: torch.Generator,
+    basis_batches: torch.Generator,
+) -> tuple[State, Tensor, dict[str, float]]:
+    """Learn ``psi`` in place and train the bases; return what is sent, the sharpened coefficients, and the losses.
 
-    ``load`` gives the bases, so that they can be let go when one model is enough; ``first`` shuffles the images while
-    the coefficients are learned, ``then`` while the bases are trained.
+    ``load`` gives the bases, so that they can be freed when one model is enough. The generators shuffle the images while
+    the coefficients are learned, and while the bases are trained.
     """
     bases = load()
     settings, psi_loss = config.coefficients_at(config.coefficient_statistics), MeanLoss()
@@ -30,7 +35,7 @@ def train_locally(
     if config.coordinate_descent:
         epochs = work.recipe.epochs if config.coefficient_epochs is None else config.coefficient_epochs
         quick = replace(work, recipe=replace(work.recipe, epochs=epochs))
-        for _, step_loss in learn_coefficients(quick, bases, psi, first, settings):
+        for _, step_loss in learn_coefficients(quick, bases, psi, coefficient_batches, settings):
             psi_loss.add(step_loss)
     per_model = config.rate == "per-model"
     if config.factored:
@@ -39,11 +44,11 @@ def train_locally(
         bases.combine_into(c, work.model)
         watch = watch_rebuilt(bases, psi, c, work.model, work.watch) if work.watch else None
         del bases  # one model is all that the basis epochs need
-        loss, a = train_factored(work, c, then, per_model, watch)
+        loss, a = train_factored(work, c, basis_batches, per_model, watch)
         upload, trained = Upload(work.model.tensors(), weights.cpu(), a), None
     else:
         joint = None if config.coordinate_descent else settings
-        loss, moved = train_bases(work, bases, psi, config.tau, then, per_model, config.basis_optimizer, joint)
+        loss, moved = train_bases(work, bases, psi, config.tau, basis_batches, per_model, config.basis_optimizer, joint)
         weights, trained = coefficients.alpha(psi, config.tau), moved.weights
         upload = Upload(work.model.tensors(), weights.cpu(), torch.ones(len(weights), dtype=torch.float64))
     sent = upload.factored() if whole is None else upload.full(whole, config.aggregation == "usage", trained)

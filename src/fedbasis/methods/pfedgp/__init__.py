@@ -17,6 +17,7 @@ Polya-Gamma variables are drawn by their series (its tail at its mean), not by a
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -24,9 +25,22 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from fedbasis.methods.base import MODEL, Adaptation, Context, Method, MethodConfig, Sent, Task
+from fedbasis.methods.base import (
+    MODEL,
+    About,
+    Adaptation,
+    Context,
+    Method,
+    MethodConfig,
+    Sent,
+    Serving,
+    Task,
+    Update,
+    Ways,
+)
 from fedbasis.methods.pfedgp.gp_tree import GPTree, Kernel, class_tree
-from fedbasis.networks.classifier import watching
+from fedbasis.networks.classifier import probabilities_and_features, watching
+from fedbasis.networks.hold_out import hold_out
 from fedbasis.networks.train import Examples, local_sgd
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors, only
@@ -45,26 +59,45 @@ class PFedGPConfig(MethodConfig):
     draws_new: int = Field(30, ge=1, description="Gibbs chains at a new client")
 
 
+class PFedGPServing(Serving):
+    """What new clients are given, and how they predict."""
+
+    method: "PFedGP"
+
+    def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
+        """Predict by the Gaussian processes; after a generic way there are none."""
+        if "omega" not in learned:
+            return super().probabilities(model, learned, pixels)
+        features = self.method.features(model, pixels)
+        classifier = GPTree(self.method.kernel, learned["features"], learned["labels"], learned["tree"])
+        return classifier.log_probabilities(learned["omega"], features).exp().float()
+
+
 class PFedGP(Method):
     """The server's state is one whole model, of which only the body is trained and sent."""
 
-    name: ClassVar[str] = "pfedgp"
-    title: ClassVar[str] = "pFedGP"
-    paper: ClassVar[str] = "Achituve et al. 2021"
-    sends: ClassVar[str] = "1 model without its classifier"
-    keeps: ClassVar[str] = "nothing in training; the features and labels of its images when it predicts"
-    new_client: ClassVar[str] = "a Gaussian process on the features of its own images (gp)"
+    about: ClassVar[About] = About(
+        name="pfedgp",
+        title="pFedGP",
+        paper="Achituve et al. 2021",
+        sends="1 model without its classifier",
+        keeps="nothing in training; the features and labels of its images when it predicts",
+        new_client="a Gaussian process on the features of its own images (gp)",
+    )
+    serving_type: ClassVar[type[Serving]] = PFedGPServing
+    ways: ClassVar[Ways] = Ways(
+        own=("gp",),
+        default=("lp", "ft", "gp"),
+        rate_free=("gp",),
+        one_network=False,
+    )
     Config: ClassVar[type[MethodConfig]] = PFedGPConfig
-    personalizers: ClassVar[tuple[str, ...]] = ("gp",)
-    ways: ClassVar[tuple[str, ...]] = ("lp", "ft", "gp")
-    rate_free: ClassVar[tuple[str, ...]] = ("gp",)
-    one_network: ClassVar[bool] = False
     config: PFedGPConfig
 
-    def __init__(self, config: PFedGPConfig, task: Task) -> None:
-        super().__init__(config, task)
-        self.kernel = Kernel(config.variance, config.length)
-        if not task.body & task.parameters:
+    def setup(self) -> None:
+        """Check the settings against the network."""
+        self.kernel = Kernel(self.config.variance, self.config.length)
+        if not self.task.body & self.task.parameters:
             raise InputError("pFedGP trains what lies below the classifier, but this network has nothing there.")
 
     def init(self, seed: int) -> State:
@@ -84,7 +117,7 @@ class PFedGP(Method):
         loss = 0.0
         labels = data.labels.cpu().long()
         if len(set(labels.tolist())) > 1:
-            _, features = self.features(context.model, data.pixels)
+            features = self.features(context.model, data.pixels)
             tree = class_tree(features, labels, self.task.network.classes)
             generator, recipe = context.generator("posterior"), replace(self.task.recipe, batch=len(data))
             with watching(context.model.module.get_submodule(self.task.classifier)) as seen:
@@ -97,12 +130,16 @@ class PFedGP(Method):
         body = only(context.model.tensors(), self.task.body)
         return Sent({MODEL: body}, {"loss": loss, "examples": float(len(data))}), None
 
+    def features(self, model: FlatModel, pixels: Tensor) -> Tensor:
+        """Return what enters the classifier."""
+        return probabilities_and_features(model.module, self.task.classifier, pixels, self.task.recipe.preprocessing)[1]
+
     def loss(self, features: Tensor, labels: Tensor, tree: Tensor, generator: torch.Generator) -> Tensor:
         """Return the training loss of some labelled features; its gradient trains the body.
 
         With one image of every class there is none to hold out, and the marginal likelihood takes over.
         """
-        held = hold_out(labels, self.config.held_out, generator)
+        held = hold_out(labels, lambda rows: int(self.config.held_out * rows), partial(torch.randperm, generator=generator))
         if self.config.objective == "marginal" or not held.any():
             whole = GPTree(self.kernel, features, labels, tree)
             return whole.marginal_loss(whole.sample(self.config.draws, self.config.gibbs, generator))
@@ -110,7 +147,7 @@ class PFedGP(Method):
         omega = known.sample(self.config.draws, self.config.gibbs, generator)
         return F.nll_loss(known.log_probabilities(omega, features[held]), labels[held])
 
-    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+    def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
         """Take the mean of the clients' bodies."""
         return {MODEL: {**server[MODEL], **self.mean(updates)}}
 
@@ -119,31 +156,14 @@ class PFedGP(Method):
         return server[MODEL]
 
     def adapt(
-        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+        self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
         """Draw the posterior of the client's Gaussian processes; the loss is its marginal likelihood's."""
         context.model.load(self.model(server))
-        _, features = self.features(context.model, data.pixels)
+        features = self.features(context.model, data.pixels)
         labels = data.labels.cpu().long()
         tree = class_tree(features, labels, self.task.network.classes)
         classifier = GPTree(self.kernel, features, labels, tree)
         omega = classifier.sample(self.config.draws_new, self.config.gibbs, context.generator("adapt"))
         learned = {"features": features, "labels": labels, "tree": tree, "omega": omega.float()}
         yield float(classifier.marginal_loss(omega)), learned
-
-    def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
-        """Predict by the Gaussian processes; after a generic way there are none."""
-        if "omega" not in learned:
-            return super().probabilities(model, learned, pixels)
-        _, features = self.features(model, pixels)
-        classifier = GPTree(self.kernel, learned["features"], learned["labels"], learned["tree"])
-        return classifier.log_probabilities(learned["omega"], features).exp().float()
-
-
-def hold_out(labels: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Mark a share of every class, rounded down, at random."""
-    held = torch.zeros(len(labels), dtype=torch.bool)
-    for label in sorted(set(labels.tolist())):
-        rows = (labels == label).nonzero().squeeze(1)
-        held[rows[torch.randperm(len(rows), generator=generator)[: int(share * len(rows))]]] = True
-    return held

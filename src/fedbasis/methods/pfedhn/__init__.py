@@ -19,7 +19,21 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedbasis.methods.base import CLOCK, MODEL, Adaptation, Context, Method, MethodConfig, Sent, clamped_updates
+from fedbasis.methods.base import (
+    CLOCK,
+    MODEL,
+    About,
+    Adaptation,
+    Context,
+    Method,
+    MethodConfig,
+    Sent,
+    Serving,
+    Update,
+    Updates,
+    Ways,
+    clamped_updates,
+)
 from fedbasis.methods.pfedhn.hypernetwork import generate, pull_back
 from fedbasis.networks.train import Examples, backward_passes, by_epoch, local_sgd
 from fedbasis.tensors.params import State, Tensors, only, plus, without
@@ -37,19 +51,42 @@ class PFedHNConfig(MethodConfig):
     rate: float = Field(0.1, gt=0, description="the server's rate (paper: 0.01 with momentum 0.9, in all 0.1)")
 
 
+class PFedHNUpdates(Updates):
+    """How an update is measured and averaged."""
+
+    needs_single_updates: ClassVar[str] = "the server learns an embedding of every client"
+    method: "PFedHN"
+
+    def reference(self, server: State, client: str, sent: State) -> State:
+        """The parameters' change is one already; statistics are measured from the server's."""
+        return {"statistics": server[MODEL]}
+
+
+class PFedHNServing(Serving):
+    """What new clients are given, and how they predict."""
+
+    method: "PFedHN"
+
+    def published(self, server: State) -> State:
+        """Publish the hypernetwork and the mean embedding; the clients' own stay with the server."""
+        return {group: server[group] for group in (MODEL, HYPER, START)}
+
+
 class PFedHN(Method):
     """The server's group "model" holds b, the output layer's bias, and beside it the running statistics."""
 
-    name: ClassVar[str] = "pfedhn"
-    title: ClassVar[str] = "pFedHN"
-    paper: ClassVar[str] = "Shamsian et al. 2021"
-    sends: ClassVar[str] = "1 model (the change of it)"
-    keeps: ClassVar[str] = "nothing (the server holds its embedding)"
-    new_client: ClassVar[str] = "an embedding of its own through the frozen hypernetwork, then lp or ft"
+    about: ClassVar[About] = About(
+        name="pfedhn",
+        title="pFedHN",
+        paper="Shamsian et al. 2021",
+        sends="1 model (the change of it)",
+        keeps="nothing (the server holds its embedding)",
+        new_client="an embedding of its own through the frozen hypernetwork, then lp or ft",
+    )
+    updates_type: ClassVar[type[Updates]] = PFedHNUpdates
+    serving_type: ClassVar[type[Serving]] = PFedHNServing
+    ways: ClassVar[Ways] = Ways(own=("embedding",), default=("embedding", "embedding+lp", "embedding+ft"))
     Config: ClassVar[type[MethodConfig]] = PFedHNConfig
-    personalizers: ClassVar[tuple[str, ...]] = ("embedding",)
-    ways: ClassVar[tuple[str, ...]] = ("embedding", "embedding+lp", "embedding+ft")
-    needs_single_updates: ClassVar[str] = "the server learns an embedding of every client"
     config: PFedHNConfig
 
     def init(self, seed: int) -> State:
@@ -85,7 +122,7 @@ class PFedHN(Method):
         sent |= {"statistics": statistics} if (statistics := without(trained, names)) else {}
         return Sent(sent, {"loss": loss.value(), "examples": float(len(data))}), None
 
-    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+    def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
         """Pull every change back to the hypernetwork and to its client's embedding; step along the mean."""
         averaging, names, rate = self.task.averaging, self.task.parameters, self.config.rate
         means = averaging.mean(), averaging.mean()
@@ -103,20 +140,12 @@ class PFedHN(Method):
         moved = {MODEL: {**model, **bias}, HYPER: plus(server[HYPER], step, rate)}
         return {**server, **moved, EMBEDDINGS: learned, START: start}
 
-    def reference(self, server: State, client: str, sent: State) -> State:
-        """The parameters' change is one already; statistics are measured from the server's."""
-        return {"statistics": server[MODEL]}
-
-    def published(self, server: State) -> State:
-        """Publish the hypernetwork and the mean embedding; the clients' own stay with the server."""
-        return {group: server[group] for group in (MODEL, HYPER, START)}
-
     def model(self, server: State) -> Tensors:
         """Generate the model of the mean embedding."""
         return self._model(server, server[START]["embedding"])
 
     def adapt(
-        self, how: str, server: State, data: Examples, context: Context, plan: Adaptation
+        self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
         """Train a new embedding through the frozen hypernetwork; the statistics stay the server's."""
         (model := context.model).load(self.model(server))

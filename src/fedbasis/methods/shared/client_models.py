@@ -7,12 +7,14 @@ all clients' models together; besides it one update is in memory at a time.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedbasis.methods.base import MODEL, Adaptation, Context, Method, Sent, clamped_updates
+from fedbasis.methods.base import MODEL, Adaptation, Context, Method, Serving, Update, Updates, clamped_updates
+from fedbasis.networks.hold_out import hold_out
 from fedbasis.networks.train import Adjust, Examples, by_epoch, sgd_steps
 from fedbasis.tensors.params import State, Tensors, columns, inner_products, require_same
 
@@ -56,17 +58,39 @@ def combination(
     return result
 
 
+class ClientModelsUpdates(Updates):
+    """How an update is measured and averaged."""
+
+    needs_single_updates: ClassVar[str] = "the server keeps every client's own model"
+    method: "ClientModels"
+
+    def reference(self, server: State, client: str, sent: State) -> State:
+        """A client's model is measured from the last one it sent, or from the mean of all."""
+        return {MODEL: server.get(CLIENT + client, server[MODEL])}
+
+
+class ClientModelsServing(Serving):
+    """What new clients are given, and how they predict."""
+
+    method: "ClientModels"
+
+    def published(self, server: State) -> State:
+        """A new client needs the mean of the clients' models and nothing else."""
+        return {MODEL: server[MODEL]}
+
+
 class ClientModels(Method):
     """A server that keeps every client's latest model; a specialization says how they are related."""
 
-    own: ClassVar[str] = MODEL
-    needs_single_updates: ClassVar[str] = "the server keeps every client's own model"
+    updates_type: ClassVar[type[Updates]] = ClientModelsUpdates
+    serving_type: ClassVar[type[Serving]] = ClientModelsServing
+    state_group: ClassVar[str] = MODEL
 
     def init(self, seed: int) -> State:
         """Start from the initial model and an empty table."""
         return {MODEL: self.task.initial(seed)}
 
-    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+    def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
         """Replace the models that arrive and take the mean of all that are known, each weighted as the task says."""
         table = {group: tensors for group, tensors in server.items() if group.startswith(CLIENT)}
         examples = dict(zip(clients(server), server[TABLE]["examples"].tolist() if table else [], strict=True))
@@ -79,14 +103,6 @@ class ClientModels(Method):
             mean.add(table[CLIENT + client], self.task.weight(examples[client]))
         counts = torch.tensor([examples[client] for client in clients(table)])
         return {MODEL: mean.result(), **table, TABLE: {"examples": counts}}
-
-    def reference(self, server: State, client: str, sent: State) -> State:
-        """A client's model is measured from the last one it sent, or from the mean of all."""
-        return {MODEL: server.get(CLIENT + client, server[MODEL])}
-
-    def published(self, server: State) -> State:
-        """A new client needs the mean of the clients' models and nothing else."""
-        return {MODEL: server[MODEL]}
 
     def model(self, server: State) -> Tensors:
         """Return the mean of the clients' models."""
@@ -109,12 +125,11 @@ class ClientModels(Method):
     @staticmethod
     def held_out(data: Examples, context: Context) -> tuple[Examples, Examples]:
         """Hold out a fifth of a client's images, the same in every round; below five, all of them serve twice."""
-        fifth = len(data) // 5
-        if not fifth:
+        draw = partial(torch.randperm, generator=context.at(context.client).generator("validation"))
+        held = hold_out(data.labels, lambda rows: rows // 5, draw, by_class=False)
+        if not held.any():
             return data, data
-        rows = torch.randperm(len(data), generator=context.at(context.client).generator("validation"))
-        held, rest = rows[:fifth].sort().values, rows[fifth:].sort().values
-        return Examples(data.pixels[held], data.labels[held]), Examples(data.pixels[rest], data.labels[rest])
+        return Examples(data.pixels[held], data.labels[held]), Examples(data.pixels[~held], data.labels[~held])
 
     @staticmethod
     def enlarged(matrix: Tensor, before: Sequence[str], after: Sequence[str]) -> Tensor:

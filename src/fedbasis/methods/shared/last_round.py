@@ -7,16 +7,22 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedbasis.methods.base import CLOCK, MODEL, Sent, spool_updates
+from fedbasis.methods.base import CLOCK, MODEL, Update, Updates, spool_updates
 from fedbasis.methods.shared.multi_model import MultiModel
 from fedbasis.tensors.params import State, Tensors, columns, inner_products
+
+
+class LastRoundSummaryUpdates(Updates):
+    """How an update is measured and averaged."""
+
+    needs_single_updates: ClassVar[str] = "the last round compares the clients' models with one another"
+    method: "LastRoundSummary"
 
 
 class LastRoundSummary(MultiModel):
     """No method of its own, but the base of two: all rounds are FedAvg's, and the last one is summed up besides."""
 
-    keeps: ClassVar[str] = "nothing"
-    needs_single_updates: ClassVar[str] = "the last round compares the clients' models with one another"
+    updates_type: ClassVar[type[Updates]] = LastRoundSummaryUpdates
 
     def init(self, seed: int) -> State:
         """Start from the initial model, and count the rounds."""
@@ -26,7 +32,7 @@ class LastRoundSummary(MultiModel):
         """Send the global model and nothing else."""
         return {MODEL: server[MODEL]}
 
-    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+    def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
         """Take the mean of the clients' models; in the last round sum them up as well, put aside on disk."""
         done = int(server[CLOCK]["round"]) + 1
         clock: State = {CLOCK: {"round": torch.tensor(done)}}

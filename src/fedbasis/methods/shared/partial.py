@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from typing import ClassVar
 
-from fedbasis.methods.base import MODEL, Context, Method, Sent
+from fedbasis.methods.base import MODEL, Context, Method, Sent, Update
 from fedbasis.networks.train import Examples, MeanLoss, local_sgd
 from fedbasis.tensors.params import State, Tensors, only, without
 from pflbed.errors import InputError
@@ -21,7 +21,7 @@ PERSONAL = "personal"
 class Partial(Method):
     """A specialization says which tensors are personal and, if it is not one joint SGD, how a client trains."""
 
-    own: ClassVar[str] = PERSONAL
+    state_group: ClassVar[str] = PERSONAL
 
     @property
     @abstractmethod
@@ -49,7 +49,7 @@ class Partial(Method):
         """Train the model that was put together; here all of it at once, as FedAvg does."""
         return local_sgd(context.model, data, self.task.recipe, context.generator("batches"))
 
-    def aggregate(self, server: State, updates: Iterable[tuple[str, Sent]], seed: int) -> State:
+    def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
         """Take the mean of the shared layers; the personal ones stay as they were at first."""
         return {MODEL: {**server[MODEL], **self.mean(updates)}}
 

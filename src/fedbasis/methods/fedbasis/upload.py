@@ -1,0 +1,121 @@
+"""What a client sends after a round of bases: the names, how it is written, and how it is read back.
+
+A factored upload is one trained model, the convex weights alpha [B, K] and the shrinkage ``a`` [B]. A full upload is every
+basis instead of the model. Nobody else knows how the groups of an upload are called.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedbasis.methods.base import MODEL
+from fedbasis.methods.fedbasis.bases import MAJOR, BasisSet, basis_name, rebuild
+from fedbasis.methods.fedbasis.coefficients import combination, convex
+from fedbasis.tensors.params import State, Tensors
+from pflbed.errors import InputError
+
+COEFFICIENTS, STATISTICS = "coefficients", "statistics"
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a client sends after training: its model, its convex weights alpha [B, K], and ``a`` [B]."""
+
+    model: Tensors
+    weights: Tensor
+    a: Tensor
+
+    def factored(self) -> State:
+        """One model and a few numbers."""
+        return {MODEL: self.model, **self._coefficients()}
+
+    def full(self, bases: BasisSet, by_usage: bool, trained: list[Tensor] | None = None) -> State:
+        """Every basis whole (rebuilt here, unless ``trained`` gives them), the statistics, and the coefficients.
+
+        For aggregation by usage the movement c_k u is sent in place of the basis: a basis that was hardly used
+        hardly moves, and its movement would be lost in the rounding of the basis.
+        """
+        if trained is None:
+            place = bases.weights[0].device
+            c = combination(self.weights.to(place), bases.major)
+            share = torch.zeros_like(c) if by_usage else torch.ones_like(c)
+            ends = [theta.to(place) for theta in bases.layout.flatten(self.model)]
+            blocks = zip(bases.weights, c.unbind(), self.a, ends, share.unbind(), strict=True)
+            trained = [rebuild(*block) for block in blocks]
+        names = {entry.name for entry in bases.layout.select(True)}
+        state: State = {}
+        for index in range(bases.count + bases.major):
+            tensors = bases.layout.unflatten(
+                [m[index].cpu() for m in trained], [m[index].cpu() for m in bases.statistics]
+            )
+            group = MAJOR if bases.major and index == 0 else basis_name(index - bases.major)
+            state[group] = {name: tensor.clone() for name, tensor in tensors.items() if name in names}
+        statistics = {name: tensor for name, tensor in self.model.items() if name not in names}
+        return {**state, STATISTICS: statistics, **self._coefficients()}
+
+    def _coefficients(self) -> State:
+        return {COEFFICIENTS: {"alpha": self.weights, "a": self.a}}
+
+
+def read_bases(bases: BasisSet, tensors: State, where: str) -> list[list[Tensor]]:
+    """Find the bases in a full upload, each as one vector per block."""
+    groups = [MAJOR] * bases.major + [basis_name(k) for k in range(bases.count)]
+    return [bases.layout.flatten({**tensors[group], **tensors[STATISTICS]}, True, where) for group in groups]
+
+
+def read_statistics(bases: BasisSet, tensors: State, where: str) -> list[Tensor]:
+    """Find the statistics that a client ended with, each block's as one vector."""
+    whole = tensors.get(MODEL) or {**tensors[basis_name(0)], **tensors[STATISTICS]}
+    return bases.layout.flatten(whole, False, where)
+
+
+def bounded_coefficients(tensors: State) -> tuple[Tensor, Tensor]:
+    """Read a client's convex weights and shrinkage, made into such whatever was sent."""
+    return convex(tensors[COEFFICIENTS]["alpha"]), tensors[COEFFICIENTS]["a"].clamp(0, 1)
+
+
+def direction(
+    bases: BasisSet, tensors: State, alpha: Tensor, a: Tensor, by_usage: bool, where: str
+) -> dict[str, Tensor]:
+    """Find u, block by block: from the trained model, or from all bases that were sent (as they are consistent)."""
+    c = combination(alpha, bases.major)
+    found = {}
+    if MODEL in tensors:
+        for block, end in enumerate(bases.layout.flatten(tensors[MODEL], True, where)):
+            start = torch.mv(bases.weights[block].t(), c[block])
+            found[str(block)] = (end - a[block].to(end.dtype) * start) / c[block].square().sum()
+        return found
+    sent = read_bases(bases, tensors, where)
+    for block, old in enumerate(bases.weights):
+        rows = torch.stack([flats[block] for flats in sent])
+        moved = rows if by_usage else rows - a[block].to(old.dtype) * old  # c_k u, row by row
+        found[str(block)] = torch.mv(moved.t(), c[block]) / c[block].square().sum()
+    return found
+
+
+def reference(bases: BasisSet, sent: State, by_usage: bool) -> State:
+    """Return what an upload is measured from, so that shortening the difference shortens every basis' movement alike.
+
+    The trained model is measured from the combination, whole bases from those received (their movement, sent for
+    aggregation by usage, is a difference already), and ``a`` from one: no decay. Coefficients stay as they are.
+    """
+    alpha, _ = bounded_coefficients(sent)
+    start = bases.merge(combination(alpha, bases.major))
+    small = {"alpha": sent[COEFFICIENTS]["alpha"], "a": torch.ones_like(sent[COEFFICIENTS]["a"])}
+    whole = {} if by_usage else bases.to_state()
+    return {**whole, MODEL: start, STATISTICS: start, COEFFICIENTS: small}
+
+
+def read_coefficients(bases: BasisSet, tensors: State, where: str) -> tuple[Tensor, Tensor]:
+    """Read the convex weights and the shrinkage of an upload, whose shapes must fit the bases."""
+    alpha, a = tensors[COEFFICIENTS]["alpha"], tensors[COEFFICIENTS]["a"]
+    expected = (len(bases.weights), bases.count)
+    if tuple(alpha.shape) != expected or a.shape != (expected[0],):
+        raise InputError(f"{where} must hold coefficients of shape {expected}, but they are {tuple(alpha.shape)}.")
+    return alpha, a
+
+
+def with_coefficients(tensors: State, alpha: Tensor, a: Tensor) -> State:
+    """Return an upload with other coefficients."""
+    return {**tensors, COEFFICIENTS: {"alpha": alpha, "a": a}}
