@@ -12,10 +12,10 @@ from typing import Any
 
 from pflbed.benchmark import Benchmark
 from pflbed.cache import Progress, cache_dir
+from pflbed.client_data import Clients, clients
 from pflbed.dataset import TABLES, Dataset, find, listed
 from pflbed.errors import InputError
 from pflbed.files import write_json
-from pflbed.load import Clients, clients
 from pflbed.manifest import load_manifest, read_card, save
 
 PICTURE = "clients.png"

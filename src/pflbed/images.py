@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps
 
-from pflbed.paths import inside
+from pflbed.safe_paths import inside
 
 Opener = Callable[[Path, str], Image.Image]
 """Data folder, a row's path -> its image, which may be read later and is closed by the caller."""

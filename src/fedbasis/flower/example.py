@@ -9,8 +9,8 @@ from fedbasis.experiment.config import EMBEDDED
 from fedbasis.methods import METHODS
 from pflbed.dataset import find
 from pflbed.errors import InputError
+from pflbed.folders import scan_client
 from pflbed.manifest import CARD, load_manifest
-from pflbed.scan import scan_client
 
 MODEL_OPTIONS = {"cnn-small": {"norm": "group"}}
 """With few images on a node, statistics of a batch are poor."""

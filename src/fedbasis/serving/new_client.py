@@ -26,8 +26,8 @@ from fedbasis.tensors.params import State, Tensors, require_finite
 from fedbasis.tensors.seeding import numpy_generator
 from pflbed import InputError, scan_client
 from pflbed.cache import read_images
+from pflbed.folders import SUFFIXES
 from pflbed.images import UNREADABLE, read_image
-from pflbed.scan import SUFFIXES
 
 ENOUGH = 20  # images below which none are held out
 HELD_OUT = 0.2

@@ -16,7 +16,7 @@ from pflbed.benchmark import Benchmark
 from pflbed.errors import InputError
 from pflbed.table import Rows
 
-Place = tuple[str, int, tuple[int, ...]]
+MemmapLocation = tuple[str, int, tuple[int, ...]]
 """A memory map: its file, where it begins, its shape."""
 
 
@@ -47,31 +47,31 @@ class Images:
     @property
     def key(self) -> tuple[Hashable, bytes]:
         """The same for the same images, also for copies of them in another process."""
-        source = self.origin or _place_of(self.source) or id(self.source)
+        source = self.origin or _memmap_location(self.source) or id(self.source)
         return source, hashlib.blake2b(self.rows.tobytes(), digest_size=16).digest()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to another process: a memory map as its file's name, anything else as these images alone."""
-        place = _place_of(self.source)
-        if place is None:
+        location = _memmap_location(self.source)
+        if location is None:
             return Images, (self.pixels, np.arange(len(self)), self.labels, self.key)
-        return _mapped, (place, self.rows, self.labels)
+        return _mapped, (location, self.rows, self.labels)
 
 
-def _place_of(source: NDArray[np.uint8]) -> Place | None:
+def _memmap_location(source: NDArray[np.uint8]) -> MemmapLocation | None:
     """Where an array's file lies, if it is a memory map as a whole (a part of one forgets where it begins)."""
     if isinstance(source, np.memmap) and isinstance(source.base, mmap.mmap) and source.filename is not None:
         return str(source.filename), source.offset, source.shape
     return None
 
 
-def _mapped(place: Place, rows: Rows, labels: Rows) -> Images:
-    return Images(_file(place), rows, labels)
+def _mapped(location: MemmapLocation, rows: Rows, labels: Rows) -> Images:
+    return Images(_file(location), rows, labels)
 
 
 @functools.lru_cache(maxsize=8)
-def _file(place: Place) -> NDArray[np.uint8]:
-    path, offset, shape = place
+def _file(location: MemmapLocation) -> NDArray[np.uint8]:
+    path, offset, shape = location
     return np.memmap(path, dtype=np.uint8, mode="r", offset=offset, shape=shape)
 
 
