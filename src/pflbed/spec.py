@@ -20,7 +20,7 @@ PARTITIONS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Spec:
     """The paper's settings for PACS and Office-Home are the defaults."""
 

@@ -67,8 +67,9 @@ class DataConfig(ConfigSection):
     def spec(self, seed: int) -> Spec:
         """Return PFLBed's specification of the benchmark."""
         return Spec(
-            self.clients, self.new_clients, self.alpha, self.split, self.min_rows, self.sizes, seed, self.partition,
-            self.classes_per_client, self.domain_alpha,
+            clients_per_domain=self.clients, new_clients_per_domain=self.new_clients, alpha=self.alpha,
+            split=self.split, min_rows=self.min_rows, sizes=self.sizes, seed=seed, partition=self.partition,
+            classes_per_client=self.classes_per_client, domain_alpha=self.domain_alpha,
         )  # fmt: skip
 
     def as_built(self, spec: Spec) -> Self:

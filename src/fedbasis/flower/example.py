@@ -29,7 +29,8 @@ def nodes_of(data: str, count: int, folder: Path) -> ExampleNodes:
     """Find data for so many nodes, and for one that comes later if there are more; digits4 is dealt out first."""
     if data == EMBEDDED:
         dataset = find(EMBEDDED)
-        pflbed.write(pflbed.build(dataset.table, pflbed.Spec(max(1, -(-count // 4)), 1)), dataset, folder / "bench")
+        spec = pflbed.Spec(clients_per_domain=max(1, -(-count // 4)), new_clients_per_domain=1)
+        pflbed.write(pflbed.build(dataset.table, spec), dataset, folder / "bench")
         return _of_benchmark(folder / "bench", "bench", count)
     place = Path(data)
     if (place / CARD).is_file():
