@@ -12,14 +12,14 @@ from typing import Annotated, Any, Self
 from pydantic import Field, Strict, ValidationError, field_validator, model_validator
 
 from fedbasis.experiment.protection import AggregationConfig, PrivacyConfig, unprotected
-from fedbasis.experiment.toml import ConfigSection, nearest, read_toml, sentences
+from fedbasis.experiment.toml import ConfigSection, read_toml, sentences
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import MethodConfig
 from fedbasis.networks.models import MODELS
 from fedbasis.networks.train import Augment
 from fedbasis.serving.personalize import KEPT, all_ways
 from pflbed import Spec
-from pflbed.errors import InputError
+from pflbed.errors import InputError, did_you_mean
 from pflbed.files import sha256_of
 from pflbed.spec import PARTITIONS
 
@@ -98,7 +98,7 @@ class ModelConfig(ConfigSection):
     @classmethod
     def _is_known(cls, name: str) -> str:
         if name not in MODELS and ":" not in name:
-            raise ValueError(f"there is no such network{nearest(name, list(MODELS))}")
+            raise ValueError(f"there is no such network{did_you_mean(name, list(MODELS))}")
         return name
 
 
@@ -218,7 +218,7 @@ def parse(raw: Mapping[str, Any], where: str = "the configuration") -> Experimen
     if not isinstance(method, Mapping) or not isinstance(method.get("name"), str):
         problems.append(f"[method] needs a 'name', one of {', '.join(METHODS)}")
     elif method["name"] not in METHODS:
-        problems.append(f"method.name is '{method['name']}'{nearest(method['name'], list(METHODS))}")
+        problems.append(f"method.name is '{method['name']}'{did_you_mean(method['name'], list(METHODS))}")
     else:
         name = method["name"]
         try:
@@ -262,7 +262,7 @@ def _misfits(experiment: Experiment) -> list[str]:
         method, takes_part = METHODS[experiment.method_name], experiment.personalize.whom == "participating"
         allowed = (*all_ways(method), *((KEPT,) if takes_part and method.own else ()))
         wrong = [way for way in experiment.ways if way not in allowed]
-        problems += [f"personalize.ways holds '{way}'{nearest(way, list(allowed))}" for way in wrong]
+        problems += [f"personalize.ways holds '{way}'{did_you_mean(way, list(allowed))}" for way in wrong]
     problems += unprotected(
         experiment.aggregation, experiment.privacy, experiment.method_name, experiment.train.weighting,
         experiment.personalize.whom,

@@ -4,7 +4,6 @@ The images are decoded in memory and leave no trace on the disk. When there are 
 that the accuracy before and after is measured on images the model was not fitted to.
 """
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from fedbasis.tensors.params import State, Tensors, require_finite
 from fedbasis.tensors.seeding import numpy_generator
 from pflbed import InputError, scan_client
 from pflbed.cache import read_images
+from pflbed.errors import did_you_mean
 from pflbed.folders import SUFFIXES
 from pflbed.images import UNREADABLE, read_image
 
@@ -79,18 +79,13 @@ def read_folder(folder: Path, card: artifact.Card) -> tuple[Examples, list[tuple
     table = scan_client(folder)
     unknown = [name for name in table.class_names if name not in card.classes]
     if unknown:
-        hint = _did_you_mean(unknown[0], card.classes)
+        hint = did_you_mean(unknown[0], card.classes, cutoff=0.6)
         raise InputError(
-            f"Every class folder in {folder} must be a class of the bases, but '{unknown[0]}' is not; {hint}"
+            f"Every class folder in {folder} must be a class of the bases, but '{unknown[0]}' is not{hint}; rename it."
         )
     decoded = read_images(folder, table, card.pixels.resolution)
     known = np.array([card.classes.index(name) for name in decoded.table.class_names])
     return Examples(torch.from_numpy(decoded.images), torch.from_numpy(known[decoded.table.labels])), decoded.bad
-
-
-def _did_you_mean(name: str, classes: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, classes, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"the classes are {', '.join(classes[:12])}."
 
 
 def hold_out(labels: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
@@ -237,8 +232,8 @@ def read_loose(
         for path in found:
             if (name := path.absolute().parent.name) not in card.classes:
                 raise InputError(
-                    f"With --labelled an image's folder must be a class of the model, but '{name}' of {path} is not; "
-                    f"{_did_you_mean(name, card.classes)}"
+                    f"With --labelled an image's folder must be a class of the model, but '{name}' of {path} is "
+                    f"not{did_you_mean(name, card.classes, cutoff=0.6)}; rename it."
                 )
     pixels, good, bad = [], [], []
     for path in found:
