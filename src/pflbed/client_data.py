@@ -20,9 +20,23 @@ MemmapLocation = tuple[str, int, tuple[int, ...]]
 """A memory map: its file, where it begins, its shape."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Images:
-    """Some rows of a dataset's pixels [N, H, W, 3] in uint8, which may be memory-mapped, and their labels [N]."""
+    """Images and their labels: some rows of an array of pixels, which may be memory-mapped.
+
+    Args:
+        source: Pixels [N, H, W, C] in uint8, with any number of channels.
+        rows: Which rows of ``source`` these images are.
+        labels: The class number of every one of these images.
+
+    Example:
+        >>> pixels = np.zeros((10, 28, 20, 1), dtype=np.uint8)
+        >>> images = Images(pixels, np.array([2, 5]), np.array([0, 1]))
+        >>> images
+        Images(2 images of 28x20x1, 2 classes)
+        >>> images.pixels.shape, images.labels
+        ((2, 28, 20, 1), array([0, 1]))
+    """
 
     source: NDArray[np.uint8]
     rows: Rows
@@ -31,8 +45,10 @@ class Images:
     """Of which images the source is a copy (their ``key``), if it is one."""
 
     def __post_init__(self) -> None:
-        if self.source.ndim != 4 or self.source.shape[3] != 3 or self.source.dtype != np.uint8:
-            raise InputError(f"pixels must be uint8 of shape [N, H, W, 3], got {self.source.dtype} {self.source.shape}")
+        if self.source.ndim != 4 or 0 in self.source.shape[1:] or self.source.dtype != np.uint8:
+            raise InputError(
+                f"pixels must be uint8 of shape [N, H, W, C], got {self.source.dtype} {self.source.shape}; convert them"
+            )
         if self.labels.shape != (len(self.rows),):
             raise InputError(f"there must be one label per image, got {self.labels.shape} for {len(self.rows)} images")
 
@@ -43,6 +59,10 @@ class Images:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.source.shape[1:]))
+        return f"Images({len(self)} images of {shape}, {len(np.unique(self.labels))} classes)"
 
     @property
     def key(self) -> tuple[Hashable, bytes]:
