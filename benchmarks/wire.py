@@ -115,7 +115,8 @@ def wire(model: Mapping[str, Any], wanted: Sequence[tuple[str, str, dict[str, An
     with tempfile.TemporaryDirectory() as place:
         folder, bench = Path(place) / "federation", Path(place) / "bench"
         dataset = find("digits4")
-        pflbed.write(pflbed.build(dataset.table, pflbed.Spec(20, 1)), dataset, bench)
+        spec = pflbed.Spec(clients_per_domain=20, new_clients_per_domain=1)
+        pflbed.write(pflbed.build(dataset.table, spec), dataset, bench)
         found = nodes_of(str(bench), 2, folder)
         project = create(folder, experiment("fedavg", model), found.clients, {}, found.classes)
         with Counted(project) as deployment:

@@ -441,8 +441,8 @@ def _folder(tmp_path: Path, kind: str) -> Path:
         ("empty", "<class>/<image>"),
         ("flat", "<class>/<image>"),
         ("one class", "at least 2 classes"),
-        ("circel", "'circel' is not; did you mean 'circle'?"),
-        ("zebra", "'zebra' is not; the classes are circle, cross, square."),
+        ("circel", "'circel' is not (did you mean 'circle'?)"),
+        ("zebra", "'zebra' is not (valid: circle, cross, square)"),
         ("no images", "at least one image must be readable"),
     ],
 )

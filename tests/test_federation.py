@@ -60,7 +60,7 @@ class Federation:
         for domain, name in enumerate(("chalk", "paint")):
             write_images(data / name, 30, domain, seed=domain)
         dataset = find(data)
-        self.benchmark = pflbed.build(dataset.table, pflbed.Spec(2, 1))
+        self.benchmark = pflbed.build(dataset.table, pflbed.Spec(clients_per_domain=2, new_clients_per_domain=1))
         pflbed.write(self.benchmark, dataset, root / "bench")
         self.clients = pflbed.load(root / "bench", resolution=12)
         self.names = list(self.benchmark.participating)[:3]

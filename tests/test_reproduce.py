@@ -58,7 +58,7 @@ def test_every_result_of_the_paper_has_its_name_and_its_number() -> None:
             assert [study.name for study in studies([alias])] == [name]
     assert len(studies(["all"])) == 18
     assert [study.name for study in studies(["table-c", "table-2", "table-c"])] == ["new-clients", "all-methods"]
-    with pytest.raises(InputError, match=r"there is no 'tabel-2'; did you mean 'table-2'\?"):
+    with pytest.raises(InputError, match=r"there is no 'tabel-2' \(did you mean 'table-2'\?\)"):
         studies(["tabel-2"])
 
 

@@ -2,13 +2,12 @@
 
 from pflbed.bench_folder import load, write
 from pflbed.benchmark import Benchmark
-from pflbed.build import build
 from pflbed.cache import Decoded, decode
+from pflbed.client_data import Client, Clients, Images, clients
 from pflbed.dataset import Dataset, find
 from pflbed.errors import InputError
-from pflbed.load import Client, Clients, Images, clients
+from pflbed.folders import scan, scan_client
 from pflbed.manifest import load_manifest
-from pflbed.scan import scan, scan_client
 from pflbed.score import (
     bootstrap_interval,
     global_accuracy,
@@ -17,6 +16,7 @@ from pflbed.score import (
     weighted_accuracy,
 )
 from pflbed.spec import Spec
+from pflbed.split import build
 from pflbed.table import Table
 
 __all__ = [

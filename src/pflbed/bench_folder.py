@@ -12,10 +12,11 @@ from typing import Any
 
 from pflbed.benchmark import Benchmark
 from pflbed.cache import Progress, cache_dir
+from pflbed.client_data import Clients, clients
 from pflbed.dataset import TABLES, Dataset, find, listed
 from pflbed.errors import InputError
 from pflbed.files import write_json
-from pflbed.load import Clients, clients
+from pflbed.images import Resolution
 from pflbed.manifest import load_manifest, read_card, save
 
 PICTURE = "clients.png"
@@ -51,7 +52,11 @@ def located(folder: Path, data: Path | str | None = None) -> Dataset:
 
 
 def load(
-    folder: Path | str, data: Path | str | None = None, resolution: int = RESOLUTION, progress: Progress | None = None
+    folder: Path | str,
+    data: Path | str | None = None,
+    resolution: Resolution = RESOLUTION,
+    progress: Progress | None = None,
+    channels: int = 3,
 ) -> Clients:
     """Give the clients of a benchmark with their pixels, decoded once and memory-mapped from then on.
 
@@ -60,7 +65,7 @@ def load(
     """
     benchmark = load_manifest(Path(folder))
     dataset = located(Path(folder), data)
-    decoded = dataset.decode(resolution, benchmark.table, progress)
+    decoded = dataset.decode(resolution, benchmark.table, progress, channels)
     if decoded.bad:
         path, reason = decoded.bad[0]
         raise InputError(

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pflbed.errors import InputError
+from pflbed.errors import InputError, did_you_mean
 from pflbed.spec import Spec
 from pflbed.table import Rows, Table
 
@@ -75,7 +75,7 @@ class Benchmark:
     def shared_rows(self, domain: str, split: str) -> Rows:
         """The validation ("val") or test rows that all clients of a domain share."""
         if domain not in (names := self.table.domain_names):
-            raise InputError(f"domain must be one of {', '.join(names)}, got {domain!r}; choose one of these")
+            raise InputError(f"domain must be one of the table's, got {domain!r}{did_you_mean(domain, names)}")
         return self._shared[_held(split)][names.index(domain)]
 
     def held_rows(self, client_id: str, split: str) -> Rows:

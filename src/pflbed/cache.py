@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pflbed.chunks import Chunk, ChunkedArray
 from pflbed.errors import InputError
-from pflbed.images import UNREADABLE, Opener, careful, open_file, reason, square
+from pflbed.images import UNREADABLE, Opener, Resolution, careful, fit, open_file, reason, shape_of
 from pflbed.lock import alone
 from pflbed.table import Table
 from pflbed.workers import Job, how_many, share_out
@@ -32,7 +32,7 @@ CHUNK = 32
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """The rows that could be decoded, their pixels [N, H, W, 3], and what was left out as (path, reason)."""
+    """The rows that could be decoded, their pixels [N, H, W, C], and what was left out as (path, reason)."""
 
     table: Table
     images: NDArray[np.uint8]
@@ -52,10 +52,11 @@ def cache_dir() -> Path:
     return Path(base) / "fedbasis"
 
 
-def read_images(root: Path, table: Table, resolution: int) -> Decoded:
+def read_images(root: Path, table: Table, resolution: Resolution, channels: int = 3) -> Decoded:
     """Decode a few images in memory and leave nothing on the disk, as befits a client's private folder."""
-    _require(table, resolution)
-    good, bad = _read(open_file, Path(root), table.paths, resolution)
+    shape = shape_of(resolution, channels)
+    _require(table)
+    good, bad = _read(open_file, Path(root), table.paths, shape)
     if not good:
         raise _none_readable(Path(root), table, bad)
     return _decoded(table, np.stack(good), bad)
@@ -64,10 +65,11 @@ def read_images(root: Path, table: Table, resolution: int) -> Decoded:
 def decode(
     root: Path,
     table: Table,
-    resolution: int,
+    resolution: Resolution,
     progress: Progress | None = None,
     open_image: Opener = open_file,
     workers: int | None = None,
+    channels: int = 3,
 ) -> Decoded:
     """Give the table's images at ``resolution``, from the cache if that is whole and the files are unchanged.
 
@@ -75,11 +77,12 @@ def decode(
     are cores, unless the table is small; 1 is this process alone, as for an ``open_image`` others cannot import.
     """
     root = Path(root)
-    _require(table, resolution)
+    shape = shape_of(resolution, channels)
+    _require(table)
     how_many(workers, len(table))
-    place = cache_dir() / "images" / f"{table.digest[:20]}-{resolution}.npy"
+    place = cache_dir() / "images" / f"{table.digest[:20]}-{_shape_name(shape)}.npy"
     head = {"format": FORMAT, "stamp": stamp(root, table, open_image)}
-    array = ChunkedArray(place, len(table), (resolution, resolution, 3), CHUNK, head)
+    array = ChunkedArray(place, len(table), shape, CHUNK, head)
     chunks = array.whole()
     if chunks is None:
         with alone(array.lock) as locked:
@@ -138,7 +141,7 @@ def _job(array: ChunkedArray, i: int, root: Path, table: Table) -> Job:
         "root": str(root),
         "paths": table.paths[rows.start : rows.stop],
         "first": rows.start,
-        "resolution": array.row_shape[0],
+        "shape": list(array.row_shape),
         "part": str(array.part),
         "offset": array.slots[i],
     }
@@ -146,7 +149,7 @@ def _job(array: ChunkedArray, i: int, root: Path, table: Table) -> Job:
 
 def decode_chunk(open_image: Opener, job: Job) -> Any:
     """Decode a chunk into its place in the part, in whatever process; the answer is what ``Chunk.parse`` takes."""
-    good, bad = _read(open_image, Path(job["root"]), job["paths"], job["resolution"], job["first"])
+    good, bad = _read(open_image, Path(job["root"]), job["paths"], job["shape"], job["first"])
     pixels = b"".join(image.tobytes() for image in good)
     with Path(job["part"]).open("r+b") as file:  # not by a memory map, which a full disk turns into a crash
         file.seek(job["offset"])
@@ -155,15 +158,16 @@ def decode_chunk(open_image: Opener, job: Job) -> Any:
 
 
 def _read(
-    open_image: Opener, root: Path, paths: Iterable[str], resolution: int, first: int = 0
+    open_image: Opener, root: Path, paths: Iterable[str], shape: Sequence[int], first: int = 0
 ) -> tuple[list[NDArray[np.uint8]], list[tuple[int, str]]]:
     """Decode images; return those that are good, and the numbers of the others with the reason."""
+    height, width, channels = shape
     good: list[NDArray[np.uint8]] = []
     bad: list[tuple[int, str]] = []
     for row, path in enumerate(paths, start=first):
         try:
             with careful(), open_image(root, path) as opened:
-                good.append(square(opened, resolution))
+                good.append(fit(opened, (height, width), channels))
         except InputError:  # a path that must not be followed is no matter of one image
             raise
         except UNREADABLE as error:
@@ -180,9 +184,13 @@ def _decoded(table: Table, images: NDArray[np.uint8], bad: list[tuple[int, str]]
     return Decoded(table.take(kept), images, [(table.paths[row], why) for row, why in bad])
 
 
-def _require(table: Table, resolution: int) -> None:
-    if resolution < 1:
-        raise InputError(f"resolution must be at least 1 pixel, got {resolution}; 32 suits a CPU, the paper uses 224")
+def _shape_name(shape: tuple[int, int, int]) -> str:
+    """What distinguishes the files of one table: "32", "32x48", "32-gray"."""
+    height, width, channels = shape
+    return (str(height) if height == width else f"{height}x{width}") + ("" if channels == 3 else "-gray")
+
+
+def _require(table: Table) -> None:
     if not len(table):
         raise InputError("a table must have at least one row to be decoded, got none; check how it was made")
 

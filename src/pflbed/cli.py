@@ -163,9 +163,9 @@ def build(
     What is not given is as in the paper for the dataset that --source names.
     """
     from pflbed.bench_folder import write
-    from pflbed.build import build as split_up
     from pflbed.check import trained_and_tested
     from pflbed.dataset import find
+    from pflbed.split import build as split_up
 
     if (
         out.exists()

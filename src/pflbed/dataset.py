@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pflbed.cache import Decoded, Progress, decode
-from pflbed.errors import InputError
-from pflbed.images import open_file
+from pflbed.errors import InputError, did_you_mean
+from pflbed.images import Resolution, open_file
 from pflbed.sources import SOURCES
 from pflbed.sources.base import Source
 from pflbed.spec import Spec
@@ -32,9 +32,16 @@ class Dataset:
     place: dict[str, Any]
     """How to find it again on this machine, as ``find`` takes it."""
 
-    def decode(self, resolution: int, table: Table | None = None, progress: Progress | None = None) -> Decoded:
-        """Give the pixels of all rows, or of a part of them."""
-        return decode(self.root, table or self.table, resolution, progress, self.source.open_image)
+    def decode(
+        self,
+        resolution: Resolution,
+        table: Table | None = None,
+        progress: Progress | None = None,
+        channels: int = 3,
+    ) -> Decoded:
+        """Decode all rows, or those of ``table``, which is a part of this dataset's; see ``pflbed.decode``."""
+        chosen = self.table if table is None else table
+        return decode(self.root, chosen, resolution, progress, self.source.open_image, channels=channels)
 
     def problems(self, findings: Findings | None = None) -> list[str]:
         """Say what is wrong with the folder, the names and the counts and, if they were looked at, the images."""
@@ -71,7 +78,8 @@ def find(data: Path | str, source: str | None = None, images: Path | None = None
     if images is not None:
         raise InputError(f"a folder of images goes with a csv or parquet table, but {path} is none; leave it out")
     if source is not None and source not in SOURCES:
-        raise InputError(f"source must be one of {', '.join(SOURCES)}, got {source!r}; leave it out for any folder")
+        hint = did_you_mean(source, list(SOURCES), cutoff=0.6)
+        raise InputError(f"source must be a known dataset, got {source!r}{hint}; leave it out for any folder")
     chosen = SOURCES[source or "folder"]
     table = chosen.scan(path)
     return Dataset(chosen, chosen.folder(path), table, place)

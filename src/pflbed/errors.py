@@ -1,5 +1,38 @@
-"""The one kind of error a user meets: what must hold, what was got, where, and what to do, in a sentence."""
+"""The one kind of error that users see, and the hint for a name that does not exist."""
+
+import difflib
+from collections.abc import Sequence
+
+MOST_NAMES = 12
+"""A hint lists at most so many valid names."""
 
 
 class InputError(ValueError):
-    """Something the user gave (a file, a key, a number) cannot be used; its message is written for the user."""
+    """A value from the user (a file, a key, a number) cannot be used.
+
+    The message is one sentence for the user: what must hold, what was got, where, and what to do.
+    """
+
+
+def did_you_mean(got: str, valid: Sequence[str], cutoff: float = 0.5) -> str:
+    """Suggest the valid name that is closest to an unknown one, or list the valid names.
+
+    Args:
+        got: The unknown name.
+        valid: The names that exist.
+        cutoff: How similar a suggestion must be, from 0 (anything) to 1 (equal).
+
+    Returns:
+        A hint in parentheses that starts with a space, to be appended to a sentence.
+
+    Example:
+        >>> did_you_mean("resnet11", ["cnn-small", "resnet10"])
+        " (did you mean 'resnet10'?)"
+        >>> did_you_mean("zebra", ["cat", "dog"])
+        ' (valid: cat, dog)'
+    """
+    near = difflib.get_close_matches(got, valid, n=1, cutoff=cutoff)
+    if near:
+        return f" (did you mean '{near[0]}'?)"
+    more = len(valid) - MOST_NAMES
+    return f" (valid: {', '.join(valid[:MOST_NAMES])}{f' and {more} more' if more > 0 else ''})"

@@ -1,7 +1,7 @@
-"""One image becomes one square: turned as its EXIF says, on white where it is transparent, scaled to fit, cropped.
+"""One image becomes one array of a given size: EXIF orientation applied, transparency on white, scaled, cropped.
 
-Scaling is antialiased bicubic until the shorter side fits, then the centre is cut out. A JPEG is always decoded at its
-full size: Pillow's ``draft`` would be quicker for large ones, but gives other pixels.
+Scaling is antialiased bicubic and keeps the aspect ratio; the centre is cropped. A JPEG is always decoded at its full
+size: Pillow's ``draft`` would be faster for large files, but gives other pixels.
 """
 
 import os
@@ -15,8 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps
 
-from pflbed.paths import inside
+from pflbed.errors import InputError
+from pflbed.safe_paths import inside
 
+Resolution = int | tuple[int, int]
+"""An int is a square; a pair is (height, width)."""
 Opener = Callable[[Path, str], Image.Image]
 """Data folder, a row's path -> its image, which may be read later and is closed by the caller."""
 UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, IndexError, RuntimeError, struct.error,
@@ -31,16 +34,49 @@ def open_file(root: Path, path: str) -> Image.Image:
     return Image.open(inside(root, path))
 
 
-def read_image(path: Path, resolution: int) -> NDArray[np.uint8]:
-    """Decode one image file to a square; what is wrong with a file is one of ``UNREADABLE``."""
+def read_image(path: Path, resolution: Resolution, channels: int = 3) -> NDArray[np.uint8]:
+    """Decode one image file as ``fit`` does; a damaged file raises one of ``UNREADABLE``."""
     with careful(), Image.open(path) as opened:
-        return square(opened, resolution)
+        return fit(opened, resolution, channels)
 
 
-def square(image: Image.Image, resolution: int) -> NDArray[np.uint8]:
-    """Bring an image to [resolution, resolution, 3]."""
-    fitted = ImageOps.fit(flat(image), (resolution, resolution), method=Image.Resampling.BICUBIC)
-    return np.asarray(fitted, dtype=np.uint8)
+def fit(image: Image.Image, size: Resolution, channels: int = 3) -> NDArray[np.uint8]:
+    """Scale and crop an image to a size.
+
+    Args:
+        image: Any Pillow image.
+        size: The side of a square, or (height, width).
+        channels: 3 for RGB, 1 for gray.
+
+    Returns:
+        A uint8 array of shape [height, width, channels].
+
+    Example:
+        >>> fit(Image.new("RGB", (30, 20)), (8, 12)).shape
+        (8, 12, 3)
+        >>> fit(Image.new("RGB", (30, 20)), 8, channels=1).shape
+        (8, 8, 1)
+    """
+    height, width, _ = shape_of(size, channels)
+    whole = flat(image)
+    if channels == 1:
+        whole = whole.convert("L")
+    fitted = ImageOps.fit(whole, (width, height), method=Image.Resampling.BICUBIC)
+    return np.asarray(fitted, dtype=np.uint8).reshape(height, width, channels)
+
+
+def shape_of(resolution: Resolution, channels: int = 3) -> tuple[int, int, int]:
+    """The shape [height, width, channels] of a decoded image; refuses a size or channels that cannot be decoded to."""
+    sides = resolution if isinstance(resolution, tuple) else (resolution, resolution)
+    for side in sides if len(sides) == 2 else (None,):
+        if not isinstance(side, int) or isinstance(side, bool) or side < 1:
+            raise InputError(
+                f"resolution must be at least 1 pixel, or a pair (height, width) of such, got {resolution!r}; 32 suits "
+                "a CPU, the paper uses 224"
+            )
+    if channels not in (1, 3):
+        raise InputError(f"channels must be 3 (RGB) or 1 (gray), got {channels!r}; choose one of these")
+    return sides[0], sides[1], channels
 
 
 def flat(image: Image.Image) -> Image.Image:

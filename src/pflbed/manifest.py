@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pflbed.benchmark import NEW, SPLITS, Benchmark
 from pflbed.errors import InputError
 from pflbed.files import replacing, sha256_of, write_json
-from pflbed.paths import check_relative
+from pflbed.safe_paths import check_relative
 from pflbed.spec import Spec
 from pflbed.table import Rows, Table
 

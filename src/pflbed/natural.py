@@ -6,10 +6,10 @@ from the client's own, so each counts the same.
 
 import numpy as np
 
+from pflbed.assignment import Assignment, by_domain
 from pflbed.benchmark import NEW, PARTICIPATING, TEST, UNUSED, VAL, Benchmark
 from pflbed.errors import InputError
 from pflbed.partition import spread
-from pflbed.places import Places, by_domain
 from pflbed.seeding import generator
 from pflbed.spec import Spec
 from pflbed.table import Rows, Table
@@ -27,7 +27,7 @@ def natural(table: Table, spec: Spec) -> Benchmark:
             "a natural partition tests every client on images of its own, but this table marks an official test set "
             f"of {table.official_test.sum()} images; leave the split column out or choose another partition"
         )
-    places = Places(table, spec)
+    assignment = Assignment(table, spec)
     wanted = spec.clients_per_domain + spec.new_clients_per_domain
     for domain, rows in by_domain(table):
         order = rows[np.argsort(table.users[rows], kind="stable")]
@@ -48,38 +48,40 @@ def natural(table: Table, spec: Spec) -> Benchmark:
         for new in (False, True):
             for i in chosen:
                 if (i in participating) != new:
-                    _one_user(places, f"{domain}/{names[i]}", people[enough[i]], new)
+                    _one_user(assignment, f"{domain}/{names[i]}", people[enough[i]], new)
     if table.groups is not None:
-        _keep_apart(places, table.groups)
-    return places.benchmark()
+        _keep_apart(assignment, table.groups)
+    return assignment.benchmark()
 
 
-def _one_user(places: Places, name: str, rows: Rows, new: bool) -> None:
+def _one_user(assignment: Assignment, name: str, rows: Rows, new: bool) -> None:
     """Cut a user's rows into training, validation and test, each with the mixture of the whole."""
-    spec = places.spec
-    order = rows[spread(places.table.labels[rows], generator(spec.seed, "own", name))]
+    spec = assignment.spec
+    order = rows[spread(assignment.table.labels[rows], generator(spec.seed, "own", name))]
     train, val = _cut(len(rows), spec, new)
     mine, held = order[:train], order[train:]
-    places.client[rows] = len(places.ids)
-    places.ids.append(name)
-    places.split[mine] = NEW if new else PARTICIPATING
-    places.split[held[:val]], places.split[held[val:]] = VAL, TEST
+    assignment.client[rows] = len(assignment.ids)
+    assignment.ids.append(name)
+    assignment.split[mine] = NEW if new else PARTICIPATING
+    assignment.split[held[:val]], assignment.split[held[val:]] = VAL, TEST
     if new:
         for number, part in reversed(list(enumerate(spec.sizes.values()))):
-            places.smallest[mine[: _nearest(part * len(rows))]] = number
+            assignment.smallest[mine[: _nearest(part * len(rows))]] = number
 
 
-def _keep_apart(places: Places, groups: tuple[str, ...]) -> None:
+def _keep_apart(assignment: Assignment, groups: tuple[str, ...]) -> None:
     """Where copies stand in several splits, only those that test stay, else those that validate."""
     numbers = np.unique(np.asarray(groups), return_inverse=True)[1]
     for split, others in ((TEST, (VAL, NEW, PARTICIPATING)), (VAL, (NEW, PARTICIPATING))):
-        copies = np.isin(numbers, numbers[places.split == split]) & np.isin(places.split, others)
-        places.split[copies], places.smallest[copies] = UNUSED, -1
-        places.client[copies] = -1
-    trained = np.bincount(places.client[(places.split <= NEW) & (places.client >= 0)], minlength=len(places.ids))
-    if (poor := np.flatnonzero(trained < places.spec.min_rows)).size:
+        copies = np.isin(numbers, numbers[assignment.split == split]) & np.isin(assignment.split, others)
+        assignment.split[copies], assignment.smallest[copies] = UNUSED, -1
+        assignment.client[copies] = -1
+    trained = np.bincount(
+        assignment.client[(assignment.split <= NEW) & (assignment.client >= 0)], minlength=len(assignment.ids)
+    )
+    if (poor := np.flatnonzero(trained < assignment.spec.min_rows)).size:
         raise InputError(
-            f"client {places.ids[poor[0]]!r} must train on at least {places.spec.min_rows} images, got "
+            f"client {assignment.ids[poor[0]]!r} must train on at least {assignment.spec.min_rows} images, got "
             f"{trained[poor[0]]} that are no copies of test or validation images; remove copies or "
             "ask for a smaller min_rows"
         )

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from pflbed.errors import InputError
+from pflbed.errors import InputError, did_you_mean
 
 PARTITIONS = {
     "dirichlet": "every class of a domain is dealt by Dirichlet(alpha): labels and sizes are skewed (default)",
@@ -20,7 +20,7 @@ PARTITIONS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Spec:
     """The paper's settings for PACS and Office-Home are the defaults."""
 
@@ -59,7 +59,8 @@ class Spec:
             if not _number(value := getattr(self, name)) or value <= 0:
                 raise InputError(f"{name} must be a positive number, got {value!r}; the paper uses 0.3")
         if self.partition not in PARTITIONS:
-            raise InputError(f"partition must be one of {', '.join(PARTITIONS)}, got {self.partition!r}; choose one")
+            hint = did_you_mean(str(self.partition), list(PARTITIONS))
+            raise InputError(f"partition must be a known one, got {self.partition!r}{hint}; choose one of these")
         self._check_split()
         self._check_sizes()
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pflbed.errors import InputError
-from pflbed.paths import first_unsafe, unsafe
+from pflbed.safe_paths import first_unsafe, unsafe
 from pflbed.table import Rows, Table, in_order
 
 FIELDS: Mapping[str, Sequence[str]] = {

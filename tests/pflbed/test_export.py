@@ -360,7 +360,9 @@ def test_what_is_there_already_is_neither_replaced_nor_mixed_in(shapes: Pair, tm
     (tmp_path / "link").symlink_to(empty)
     export(bench, data, "blank", tmp_path / "link")
     assert (empty / "predictions.csv").is_file()
-    with pytest.raises(InputError, match="an export must be one of folders, hf, flower, blank, got 'zip'"):
+    with pytest.raises(
+        InputError, match=r"an export must have a known kind, got 'zip' \(valid: folders, hf, flower, blank\)"
+    ):
         export(bench, data, "zip", tmp_path / "other")
 
     def meanwhile(*_: int) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from PIL import Image
 
 from pflbed import InputError, Spec, build, clients, decode, scan, scan_client
 from pflbed.cache import cache_dir, read_images
-from pflbed.images import open_file, reason, square
+from pflbed.images import fit, open_file, read_image, reason
 
 
 @pytest.fixture(autouse=True)
@@ -458,7 +459,43 @@ def test_huge_images_are_refused_by_their_header(root: Path, monkeypatch: pytest
     with open_file(root, "art/cat/huge.png") as opened:
         monkeypatch.setattr(type(opened), "load", never)
         with pytest.raises(Image.DecompressionBombError, match="scale it down"):
-            square(opened, 8)
+            fit(opened, 8)
+
+
+def test_sizes_and_channels_have_a_cache_each_and_a_square_keeps_its_own(root: Path) -> None:
+    table = scan(root)
+    pixels = {
+        size: decode(root, table, size, channels=channels).images.shape[1:]
+        for size, channels in ((8, 3), ((8, 12), 3), ((12, 8), 1))
+    }
+    assert pixels == {8: (8, 8, 3), (8, 12): (8, 12, 3), (12, 8): (12, 8, 1)}
+    names = {path.name.removeprefix(table.digest[:20]) for path in (cache_dir() / "images").glob("*.npy")}
+    assert names == {"-8.npy", "-8x12.npy", "-12x8-gray.npy"}
+    assert np.array_equal(decode(root, table, (8, 8)).images, decode(root, table, 8).images)
+    assert len(list((cache_dir() / "images").glob("*.npy"))) == 3
+    gray = decode(root, table, 8, channels=1).images
+    assert np.array_equal(gray, read_images(root, table, 8, channels=1).images)
+    colors = decode(root, table, 8).images[..., :1].astype(int) * 0.299 + 10 * (0.587 + 0.114)
+    assert np.abs(gray - colors).max() < 1
+
+
+def test_a_gray_file_keeps_its_values(tmp_path: Path) -> None:
+    values = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    Image.fromarray(values).save(tmp_path / "gray.png")
+    with Image.open(tmp_path / "gray.png") as opened:
+        assert np.array_equal(fit(opened, 16, channels=1)[..., 0], values)
+    assert read_image(tmp_path / "gray.png", (16, 8)).shape == (16, 8, 3)
+
+
+@pytest.mark.parametrize("size", [0, (8, 0), (8,), (8, 8, 3), True, 1.5])
+def test_a_size_that_is_none_is_refused(root: Path, size: Any) -> None:
+    with pytest.raises(InputError, match="at least 1 pixel"):
+        decode(root, scan(root), size)
+
+
+def test_only_gray_and_rgb_are_decoded_to(root: Path) -> None:
+    with pytest.raises(InputError, match="channels must be 3"):
+        decode(root, scan(root), 8, channels=4)
 
 
 # A decode of its own, in a script without the guard that multiprocessing needs, with two workers.

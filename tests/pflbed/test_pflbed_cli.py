@@ -247,7 +247,7 @@ def test_mistakes_get_one_sentence_and_exit_code_two(pflbed: Callable[..., Ended
     bench = built(pflbed, root, tmp_path / "bench")
     wrong: list[tuple[tuple[object, ...], str]] = [
         (("scan", tmp_path / "nowhere"), "must exist"),
-        (("scan", root, "--source", "imagenet"), "ource must be one of pacs"),
+        (("scan", root, "--source", "imagenet"), "ource must be a known dataset, got 'imagenet' (valid: pacs"),
         (("scan", root, "--source", "pacs"), "PACS"),
         (("scan", root, "--images", root), "goes with a csv or parquet table"),
         (("scan", tmp_path / "rows.csv"), "rows.csv"),

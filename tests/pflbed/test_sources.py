@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pflbed.errors import InputError
-from pflbed.paths import FEW, check_relative, inside
+from pflbed.safe_paths import FEW, check_relative, inside
 from pflbed.sources import SOURCES
 from pflbed.table import in_order
 from pflbed.table_file import read_table

@@ -17,7 +17,7 @@ from pflbed import InputError, Spec, Table
         ({"alpha": float("nan")}, "alpha must be a positive number"),
         ({"split": (60, 20, 5, 10)}, "sum to 100"),
         ({"split": (0, 80, 5, 15)}, "something to train on"),
-        ({"partition": "random"}, "partition must be one of dirichlet"),
+        ({"partition": "random"}, "partition must be a known one, got 'random'"),
         ({"domain_alpha": 0}, "domain_alpha must be a positive number"),
         ({"classes_per_client": 0}, "classes_per_client must be a whole number of at least 1"),
         ({"partition": "natural"}, "must leave images of a new client to test on"),

@@ -12,14 +12,14 @@ from typing import Annotated, Any, Self
 from pydantic import Field, Strict, ValidationError, field_validator, model_validator
 
 from fedbasis.experiment.protection import AggregationConfig, PrivacyConfig, unprotected
-from fedbasis.experiment.toml import ConfigSection, nearest, read_toml, sentences
+from fedbasis.experiment.toml import ConfigSection, read_toml, sentences
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import MethodConfig
 from fedbasis.networks.models import MODELS
 from fedbasis.networks.train import Augment
 from fedbasis.serving.personalize import KEPT, all_ways
 from pflbed import Spec
-from pflbed.errors import InputError
+from pflbed.errors import InputError, did_you_mean
 from pflbed.files import sha256_of
 from pflbed.spec import PARTITIONS
 
@@ -67,8 +67,9 @@ class DataConfig(ConfigSection):
     def spec(self, seed: int) -> Spec:
         """Return PFLBed's specification of the benchmark."""
         return Spec(
-            self.clients, self.new_clients, self.alpha, self.split, self.min_rows, self.sizes, seed, self.partition,
-            self.classes_per_client, self.domain_alpha,
+            clients_per_domain=self.clients, new_clients_per_domain=self.new_clients, alpha=self.alpha,
+            split=self.split, min_rows=self.min_rows, sizes=self.sizes, seed=seed, partition=self.partition,
+            classes_per_client=self.classes_per_client, domain_alpha=self.domain_alpha,
         )  # fmt: skip
 
     def as_built(self, spec: Spec) -> Self:
@@ -97,7 +98,7 @@ class ModelConfig(ConfigSection):
     @classmethod
     def _is_known(cls, name: str) -> str:
         if name not in MODELS and ":" not in name:
-            raise ValueError(f"there is no such network{nearest(name, list(MODELS))}")
+            raise ValueError(f"there is no such network{did_you_mean(name, list(MODELS))}")
         return name
 
 
@@ -217,7 +218,7 @@ def parse(raw: Mapping[str, Any], where: str = "the configuration") -> Experimen
     if not isinstance(method, Mapping) or not isinstance(method.get("name"), str):
         problems.append(f"[method] needs a 'name', one of {', '.join(METHODS)}")
     elif method["name"] not in METHODS:
-        problems.append(f"method.name is '{method['name']}'{nearest(method['name'], list(METHODS))}")
+        problems.append(f"method.name is '{method['name']}'{did_you_mean(method['name'], list(METHODS))}")
     else:
         name = method["name"]
         try:
@@ -261,7 +262,7 @@ def _misfits(experiment: Experiment) -> list[str]:
         method, takes_part = METHODS[experiment.method_name], experiment.personalize.whom == "participating"
         allowed = (*all_ways(method), *((KEPT,) if takes_part and method.own else ()))
         wrong = [way for way in experiment.ways if way not in allowed]
-        problems += [f"personalize.ways holds '{way}'{nearest(way, list(allowed))}" for way in wrong]
+        problems += [f"personalize.ways holds '{way}'{did_you_mean(way, list(allowed))}" for way in wrong]
     problems += unprotected(
         experiment.aggregation, experiment.privacy, experiment.method_name, experiment.train.weighting,
         experiment.personalize.whom,

@@ -1,6 +1,5 @@
 """Tables of a TOML file: unknown keys are refused, and everything that is wrong is said at once, in sentences."""
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, Union, get_origin
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from pflbed.errors import InputError
+from pflbed.errors import InputError, did_you_mean
 
 
 class ConfigSection(BaseModel):
@@ -51,7 +50,8 @@ def _place(root: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
 def _sentence(error: ErrorDetails, key: str, root: type[BaseModel]) -> str:
     if error["type"] == "extra_forbidden":
         *above, last = (str(part) for part in error["loc"])
-        return f"'{key}' is not a key{nearest(last, list(_section(root, tuple(above)).model_fields))}"
+        keys = [name for name in _section(root, tuple(above)).model_fields if name != "method_name"]
+        return f"'{key}' is not a key{did_you_mean(last, keys)}"
     message = error["msg"].removeprefix("Value error, ")
     start = f"'{key}': " if key else ""
     return f"{start}{message[0].lower()}{message[1:]}" + (
@@ -66,10 +66,3 @@ def _section(root: type[BaseModel], path: tuple[str, ...]) -> type[BaseModel]:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             root = kind
     return root
-
-
-def nearest(got: str, valid: list[str]) -> str:
-    """Say which name was meant, or which there are."""
-    valid = [name for name in valid if name != "method_name"]
-    near = difflib.get_close_matches(got, valid, n=1, cutoff=0.5)
-    return f" (did you mean '{near[0]}'?)" if near else f" (valid: {', '.join(valid)})"

@@ -9,8 +9,8 @@ from fedbasis.experiment.config import EMBEDDED
 from fedbasis.methods import METHODS
 from pflbed.dataset import find
 from pflbed.errors import InputError
+from pflbed.folders import scan_client
 from pflbed.manifest import CARD, load_manifest
-from pflbed.scan import scan_client
 
 MODEL_OPTIONS = {"cnn-small": {"norm": "group"}}
 """With few images on a node, statistics of a batch are poor."""
@@ -29,7 +29,8 @@ def nodes_of(data: str, count: int, folder: Path) -> ExampleNodes:
     """Find data for so many nodes, and for one that comes later if there are more; digits4 is dealt out first."""
     if data == EMBEDDED:
         dataset = find(EMBEDDED)
-        pflbed.write(pflbed.build(dataset.table, pflbed.Spec(max(1, -(-count // 4)), 1)), dataset, folder / "bench")
+        spec = pflbed.Spec(clients_per_domain=max(1, -(-count // 4)), new_clients_per_domain=1)
+        pflbed.write(pflbed.build(dataset.table, spec), dataset, folder / "bench")
         return _of_benchmark(folder / "bench", "bench", count)
     place = Path(data)
     if (place / CARD).is_file():

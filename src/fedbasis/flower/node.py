@@ -18,8 +18,8 @@ from fedbasis.engines.client_state import ClientStates
 from fedbasis.networks.train import Examples, examples_of
 from pflbed.cache import decode
 from pflbed.errors import InputError
+from pflbed.folders import scan_client
 from pflbed.manifest import CARD
-from pflbed.scan import scan_client
 
 
 @dataclass(frozen=True)

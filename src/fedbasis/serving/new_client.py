@@ -84,7 +84,7 @@ def read_folder(folder: Path, card: artifact.Card) -> tuple[Examples, list[tuple
     if unknown:
         raise InputError(
             f"Every class folder in {folder} must be a class of the bases, but '{unknown[0]}' is not"
-            f"{did_you_mean(unknown[0], card.classes)}."
+            f"{did_you_mean(unknown[0], card.classes, cutoff=0.6)}; rename it."
         )
     decoded = read_images(folder, table, card.pixels.resolution, card.architecture.channels)
     known = np.array([card.classes.index(name) for name in decoded.table.class_names])
@@ -246,7 +246,7 @@ def read_loose(
             if (name := path.absolute().parent.name) not in card.classes:
                 raise InputError(
                     f"With --labelled an image's folder must be a class of the model, but '{name}' of {path} is not"
-                    f"{did_you_mean(name, card.classes)}."
+                    f"{did_you_mean(name, card.classes, cutoff=0.6)}; rename it."
                 )
     pixels, good, bad = [], [], []
     for path in found:

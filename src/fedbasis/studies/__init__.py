@@ -1,6 +1,5 @@
 """Every table and figure of the paper by name: one file each, or one for a family that reads the same runs."""
 
-import difflib
 from collections.abc import Iterable, Mapping
 
 from fedbasis.studies.ablation import Ablation
@@ -15,7 +14,7 @@ from fedbasis.studies.pca import PCA
 from fedbasis.studies.rates import MetaRates, Rates
 from fedbasis.studies.regularized import Regularized
 from fedbasis.studies.testbed import ClientsStudy, Datasets, Split
-from pflbed.errors import InputError
+from pflbed.errors import InputError, did_you_mean
 
 STUDIES: Mapping[str, Study] = {
     study.name: study
@@ -39,7 +38,6 @@ def studies(names: Iterable[str]) -> list[Study]:
         elif known in STUDIES:
             wanted.add(known)
         else:
-            near = difflib.get_close_matches(name, [*STUDIES, *ALIASES], n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"the names are {', '.join(STUDIES)}, and all."
-            raise InputError(f"A result must be named as in the paper, but there is no '{name}'; {hint}")
+            hint = did_you_mean(name, [*STUDIES, *ALIASES, EVERYTHING], cutoff=0.6)
+            raise InputError(f"A result must be named as in the paper, but there is no '{name}'{hint}.")
     return [study for study in STUDIES.values() if study.name in wanted]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pflbed.benchmark import Benchmark
 from pflbed.dataset import Dataset
-from pflbed.errors import InputError
+from pflbed.errors import InputError, did_you_mean
 
 EXPORTS = {
     "folders": "a folder per client with train/<class>/<image>, as hard links to the images",
@@ -35,7 +35,7 @@ def export(
     told (rows done, rows in all). ``out`` must not exist or be empty. The images themselves are never changed.
     """
     if to not in EXPORTS:
-        raise InputError(f"an export must be one of {', '.join(EXPORTS)}, got {to!r}; choose one of these")
+        raise InputError(f"an export must have a known kind, got {to!r}{did_you_mean(to, list(EXPORTS))}; choose one")
 
     def tell(done: int, total: int) -> None:
         if progress is not None:

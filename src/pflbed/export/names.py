@@ -9,7 +9,7 @@ import hashlib
 import re
 import unicodedata
 
-from pflbed.scan import SUFFIXES
+from pflbed.folders import SUFFIXES
 
 LONGEST = 120
 """Bytes; half of what file systems allow, because three such names may follow each other in a path."""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pflbed.dataset import Dataset
 from pflbed.errors import InputError
+from pflbed.folders import SUFFIXES
 from pflbed.images import UNREADABLE, careful, flat, reason
-from pflbed.paths import inside
-from pflbed.scan import SUFFIXES
+from pflbed.safe_paths import inside
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """One file per dataset: where its images come from and how they are laid out."""
 
+from pflbed.folders import oddities, scan
 from pflbed.images import open_file
-from pflbed.scan import oddities, scan
 from pflbed.sources import cifar, femnist, gld23k, office_home, pacs
 from pflbed.sources.base import Source
 from pflbed.spec import Spec

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pflbed.errors import InputError
-from pflbed.paths import inside
+from pflbed.safe_paths import inside
 from pflbed.sources.base import Source, find_folder
 from pflbed.spec import Spec
 from pflbed.table import Table

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pflbed.errors import InputError
-from pflbed.paths import check_relative, inside
+from pflbed.safe_paths import check_relative, inside
 from pflbed.sources.base import Source, find_folder
 from pflbed.spec import Spec
 from pflbed.table import Table, in_order

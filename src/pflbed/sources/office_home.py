@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from pflbed.errors import InputError
+from pflbed.folders import oddities
+from pflbed.folders import scan as scan_folder
 from pflbed.images import open_file
-from pflbed.scan import oddities
-from pflbed.scan import scan as scan_folder
 from pflbed.sources.base import Source, find_folder
 from pflbed.spec import Spec
 from pflbed.table import Table

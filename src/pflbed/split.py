@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
+from pflbed.assignment import Assignment, by_domain
 from pflbed.benchmark import MIXED, NEW, PARTICIPATING, SPLITS, TEST, VAL, Benchmark
 from pflbed.errors import InputError
 from pflbed.natural import natural
@@ -24,7 +25,6 @@ from pflbed.partition import (
     shards,
     stratified_split,
 )
-from pflbed.places import Places, by_domain
 from pflbed.seeding import generator
 from pflbed.spec import Spec
 from pflbed.table import Rows, Table
@@ -44,7 +44,7 @@ def build(table: Table, spec: Spec) -> Benchmark:
         raise InputError("a benchmark must have images, got an empty table; check where the data is read")
     if spec.natural:
         return natural(table, spec)
-    places = Places(table, spec)
+    assignment = Assignment(table, spec)
     groups = _group_numbers(table)
     pools: dict[int, list[tuple[str, Rows]]] = {PARTICIPATING: [], NEW: []}
     official = np.zeros(len(table), dtype=np.bool_) if table.official_test is None else table.official_test
@@ -59,7 +59,7 @@ def build(table: Table, spec: Spec) -> Benchmark:
             for split, members in _split_domain(
                 rows, table.labels[rows], groups[rows], held, spec, domain, table.class_names
             ).items():
-                places.split[members] = split
+                assignment.split[members] = split
                 if split in pools:
                     pools[split].append((domain, members))
     if spec.partition == "mixture":
@@ -75,8 +75,8 @@ def build(table: Table, spec: Spec) -> Benchmark:
                 with _in_domain(f"{domain}, {SPLITS[split]} clients"):
                     owners = _partition(table, members, count * many, spec, SPLITS[split], domain)
                 for i, part in enumerate(parts_of(owners, count * many)):
-                    places.add(f"{domain}/{SPLITS[split][0]}{i:02d}", members[part], new=split == NEW)
-    return places.benchmark()
+                    assignment.add(f"{domain}/{SPLITS[split][0]}{i:02d}", members[part], new=split == NEW)
+    return assignment.benchmark()
 
 
 def balanced_count(share: float, labels: Rows, cap: int) -> int:
@@ -105,11 +105,11 @@ def _split_domain(
     rows: Rows, labels: Rows, groups: Rows, official_test: NDArray[np.bool_], spec: Spec, domain: str, names: Names
 ) -> dict[int, Rows]:
     """Steps 2 and 3: test, validation, and the two pools of one domain."""
-    places: dict[int, Rows] = {}
+    parts: dict[int, Rows] = {}
     free = np.flatnonzero(~official_test)
     wanted = [(VAL, spec.split[2], VAL_CAP)]
     if official_test.any():
-        places[TEST] = rows[official_test]
+        parts[TEST] = rows[official_test]
         free = free[~np.isin(groups[free], groups[official_test])]  # copies of test images train nobody
     elif spec.split[3] <= 0:
         raise InputError(
@@ -129,12 +129,12 @@ def _split_domain(
             )
         rng = generator(spec.seed, SPLITS[split], domain)
         chosen, surplus = balanced_holdout(labels[free], _dense(groups[free]), count, rng)
-        places[split] = rows[free[chosen]]
+        parts[split] = rows[free[chosen]]
         free = np.delete(free, np.concatenate([chosen, surplus]))
     share = spec.split[1] / (spec.split[0] + spec.split[1])
     rng = generator(spec.seed, "pools", domain)
     new, participating = stratified_split(labels[free], _dense(groups[free]), share, rng)
-    return places | {NEW: rows[free[new]], PARTICIPATING: rows[free[participating]]}
+    return parts | {NEW: rows[free[new]], PARTICIPATING: rows[free[participating]]}
 
 
 def _group_numbers(table: Table) -> Rows:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pflbed.errors import InputError
-from pflbed.paths import check_relative
+from pflbed.safe_paths import check_relative
 from pflbed.table import Table, in_order
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"})

@@ -13,7 +13,7 @@ from pflbed.spec import Spec
 from pflbed.table import Rows, Table
 
 
-class Places:
+class Assignment:
     """What ``build`` fills in; a row that gets no place is unused."""
 
     def __init__(self, table: Table, spec: Spec) -> None:

@@ -16,13 +16,27 @@ from pflbed.benchmark import Benchmark
 from pflbed.errors import InputError
 from pflbed.table import Rows
 
-Place = tuple[str, int, tuple[int, ...]]
+MemmapLocation = tuple[str, int, tuple[int, ...]]
 """A memory map: its file, where it begins, its shape."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Images:
-    """Some rows of a dataset's pixels [N, H, W, 3] in uint8, which may be memory-mapped, and their labels [N]."""
+    """Images and their labels: some rows of an array of pixels, which may be memory-mapped.
+
+    Args:
+        source: Pixels [N, H, W, C] in uint8, with any number of channels.
+        rows: Which rows of ``source`` these images are.
+        labels: The class number of every one of these images.
+
+    Example:
+        >>> pixels = np.zeros((10, 28, 20, 1), dtype=np.uint8)
+        >>> images = Images(pixels, np.array([2, 5]), np.array([0, 1]))
+        >>> images
+        Images(2 images of 28x20x1, 2 classes)
+        >>> images.pixels.shape, images.labels
+        ((2, 28, 20, 1), array([0, 1]))
+    """
 
     source: NDArray[np.uint8]
     rows: Rows
@@ -31,8 +45,10 @@ class Images:
     """Of which images the source is a copy (their ``key``), if it is one."""
 
     def __post_init__(self) -> None:
-        if self.source.ndim != 4 or self.source.shape[3] != 3 or self.source.dtype != np.uint8:
-            raise InputError(f"pixels must be uint8 of shape [N, H, W, 3], got {self.source.dtype} {self.source.shape}")
+        if self.source.ndim != 4 or 0 in self.source.shape[1:] or self.source.dtype != np.uint8:
+            raise InputError(
+                f"pixels must be uint8 of shape [N, H, W, C], got {self.source.dtype} {self.source.shape}; convert them"
+            )
         if self.labels.shape != (len(self.rows),):
             raise InputError(f"there must be one label per image, got {self.labels.shape} for {len(self.rows)} images")
 
@@ -44,34 +60,38 @@ class Images:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.source.shape[1:]))
+        return f"Images({len(self)} images of {shape}, {len(np.unique(self.labels))} classes)"
+
     @property
     def key(self) -> tuple[Hashable, bytes]:
         """The same for the same images, also for copies of them in another process."""
-        source = self.origin or _place_of(self.source) or id(self.source)
+        source = self.origin or _memmap_location(self.source) or id(self.source)
         return source, hashlib.blake2b(self.rows.tobytes(), digest_size=16).digest()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to another process: a memory map as its file's name, anything else as these images alone."""
-        place = _place_of(self.source)
-        if place is None:
+        location = _memmap_location(self.source)
+        if location is None:
             return Images, (self.pixels, np.arange(len(self)), self.labels, self.key)
-        return _mapped, (place, self.rows, self.labels)
+        return _mapped, (location, self.rows, self.labels)
 
 
-def _place_of(source: NDArray[np.uint8]) -> Place | None:
+def _memmap_location(source: NDArray[np.uint8]) -> MemmapLocation | None:
     """Where an array's file lies, if it is a memory map as a whole (a part of one forgets where it begins)."""
     if isinstance(source, np.memmap) and isinstance(source.base, mmap.mmap) and source.filename is not None:
         return str(source.filename), source.offset, source.shape
     return None
 
 
-def _mapped(place: Place, rows: Rows, labels: Rows) -> Images:
-    return Images(_file(place), rows, labels)
+def _mapped(location: MemmapLocation, rows: Rows, labels: Rows) -> Images:
+    return Images(_file(location), rows, labels)
 
 
 @functools.lru_cache(maxsize=8)
-def _file(place: Place) -> NDArray[np.uint8]:
-    path, offset, shape = place
+def _file(location: MemmapLocation) -> NDArray[np.uint8]:
+    path, offset, shape = location
     return np.memmap(path, dtype=np.uint8, mode="r", offset=offset, shape=shape)
 
 
