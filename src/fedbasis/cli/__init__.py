@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedbasis.cli.federation import federation
 from fedbasis.cli.reproduce import reproduce
-from fedbasis.cli.serving import Trust, personalize, predict
+from fedbasis.cli.serving import OwnNetwork, Trust, personalize, predict
 from pflbed.errors import InputError
 from pflbed.terminal import run, writable
 
@@ -82,20 +82,21 @@ def demo(
     from fedbasis.experiment import prepare
     from fedbasis.experiment.demo import experiments
     from fedbasis.experiment.jobs import execute_all
+    from fedbasis.methods import find_method
 
     plans = experiments(seed, fast)
     writable(out)
     _report_fits(report)
     with Live(out_console) as live:
-        observers = [live.observer(plan.method_name) for plan in plans]
-        benchmark = prepare(plans[0], observers[0]).benchmark
+        listeners = [live.listener(find_method(plan.method_name).about.title) for plan in plans]
+        benchmark = prepare(plans[0], listeners[0]).benchmark
         table = benchmark.table
         out_console.print(
             f"Digits-4: {len(table)} images, {len(table.domain_names)} domains ({', '.join(table.domain_names)}), "
             f"{len(benchmark.participating)} participating and {len(benchmark.new)} new clients (seed {seed}).",
             highlight=False,
         )
-        runs = execute_all(plans, out, observers)
+        runs = execute_all(plans, out, listeners)
     rows = [row for run in runs for row in json.loads(run.results.read_text(encoding="utf-8"))]
     title = f"Personalized accuracy (%) of {len(benchmark.new)} new clients"
     out_console.print(results_table(rows, plans[0].data.sizes, title))
@@ -147,6 +148,8 @@ def train(
     from fedbasis.cli.display import Live, results_table, results_title
     from fedbasis.experiment import config as configuration
     from fedbasis.experiment import execute, prepare
+    from fedbasis.methods import find_method
+    from fedbasis.training.events import to_all
 
     experiment = configuration.read(config)
     changed = experiment.as_dict()
@@ -164,13 +167,13 @@ def train(
     if report is not None:
         _report_fits(report)
     with Live(out_console) as live:
-        observer = live.observer(experiment.method_name)
+        emit = live.listener(find_method(experiment.method_name).about.title)
         if track is not None:
-            from fedbasis.experiment.tensorboard import Tracked
+            from fedbasis.experiment.tensorboard import TensorBoardLog
 
-            observer = Tracked(observer)
-        prepared = prepare(experiment, observer)
-        run = execute(prepared, out, observer)
+            emit = to_all(emit, TensorBoardLog())
+        prepared = prepare(experiment, emit)
+        run = execute(prepared, out, emit)
     rows = json.loads(run.results.read_text(encoding="utf-8"))
     trained = prepared.experiment
     out_console.print(results_table(rows, trained.data.sizes, results_title(trained.as_dict())))
@@ -187,11 +190,12 @@ app.command()(predict)
 def inspect(
     path: Annotated[Path, typer.Argument(help="A run folder, bases, a personal model, or a benchmark.")],
     trust: Trust = False,
+    network: OwnNetwork = None,
 ) -> None:
     """Show what a folder holds: a run's state and results, an artifact's card and bases, a benchmark's clients."""
     from fedbasis.cli.inspection import describe_folder
 
-    for part in describe_folder(path, trust):
+    for part in describe_folder(path, trust, network):
         out_console.print(part, highlight=False, markup=False, soft_wrap=not isinstance(part, Table))
 
 
@@ -246,14 +250,16 @@ def methods(
         sys.stdout.write(methods_markdown())
         return
     for name, method in METHODS.items():
-        table = Table(title=f"{name} ({method.paper})", title_justify="left", title_style="bold", show_header=False)
+        table = Table(
+            title=f"{name} ({method.about.paper})", title_justify="left", title_style="bold", show_header=False
+        )
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
-        table.add_row("a client sends", method.sends)
-        table.add_row("it keeps", method.keeps)
-        table.add_row("a new client gets", method.new_client)
+        table.add_row("a client sends", method.about.sends)
+        table.add_row("it keeps", method.about.keeps)
+        table.add_row("a new client gets", method.about.new_client)
         table.add_row("ways to personalize", ", ".join(all_ways(method)))
-        table.add_row("evaluated by default", ", ".join(method.ways))
+        table.add_row("evaluated by default", ", ".join(method.ways.default))
         out_console.print(table)
 
 

@@ -9,10 +9,20 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
-from fedbasis.experiment import Observer
 from fedbasis.methods import METHODS
-from fedbasis.serving.personalize import KEPT, label
-from fedbasis.training.runs import Run
+from fedbasis.methods.base import ValueTable
+from fedbasis.serving.personalize import UNTRAINED
+from fedbasis.training.events import (
+    ClientServed,
+    ClientTrained,
+    Emit,
+    Event,
+    ImagesDecoded,
+    ImagesSkipped,
+    RoundEnded,
+    RunStarted,
+    WorkersStarted,
+)
 
 BLOCKS = " ▏▎▍▌▋▊▉█"
 
@@ -35,23 +45,23 @@ class Live:
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
-    def observer(self, name: str) -> Observer:
-        """Watch one run."""
-        return _RunObserver(self, METHODS[name].title)
+    def listener(self, title: str) -> Emit:
+        """Show one run's events."""
+        return _RunDisplay(self, title)
 
 
-class _RunObserver(Observer):
+class _RunDisplay:
     """One run's bar: first its rounds, then its new clients."""
 
-    def __init__(self, live: Live, name: str) -> None:
-        self._live, self._name = live, name
-        self._task: TaskID = live.progress.add_task("waiting", total=None, name=name, note="", left="")
+    def __init__(self, live: Live, title: str) -> None:
+        self._live, self._title = live, title
+        self._task: TaskID = live.progress.add_task("waiting", total=None, name=title, note="", left="")
         self._rounds = 1
         self._clock = _TimeLeft()
 
     def _say(self, line: str) -> None:
         if not self._live.console.is_terminal:
-            self._live.console.print(f"{self._name:<9} {line}", highlight=False, markup=False, soft_wrap=True)
+            self._live.console.print(f"{self._title:<9} {line}", highlight=False, markup=False, soft_wrap=True)
 
     def _show(self, description: str, done: float, total: float, note: str) -> None:
         left = self._clock.left(done, total)
@@ -59,76 +69,74 @@ class _RunObserver(Observer):
             self._task, description=description, completed=done, total=total, note=note, left=left
         )
 
-    def decoding(self, done: int, total: int) -> None:
-        """Show how many images are decoded."""
-        self._show(f"reading images {done}/{total}", done, total, "")
-        if done == total:
-            self._say(f"read {total} images")
+    def __call__(self, event: Event) -> None:
+        """Show an event: move the bar, or print a line outside a terminal."""
+        match event:
+            case ImagesDecoded(done, total):
+                self._show(f"reading images {done}/{total}", done, total, "")
+                if done == total:
+                    self._say(f"read {total} images")
+            case ImagesSkipped(bad):
+                print_bad(self._live.console, bad)
+            case RunStarted():
+                self._started(event)
+            case WorkersStarted(description):
+                self._say(f"works with {description}")
+            case ClientTrained(number, client, clients, loss):
+                done = (number - 1) + client / clients
+                note = f"client {client}/{clients}  loss {loss:.3f}"
+                self._show(f"round {number}/{self._rounds}", done, self._rounds, note)
+            case RoundEnded(record):
+                self._round(record)
+            case ClientServed(done, total, record):
+                note = f"{record['client']} {record['how']} {record['size']}"
+                self._show(f"new clients {done}/{total}", done, total, note)
+                if done == total or done % max(1, total // 8) == 0:
+                    self._say(f"new clients {done:>4}/{total}  {self._clock.left(done, total)}")
 
-    def bad_images(self, bad: list[tuple[str, str]]) -> None:
-        """List what was left out."""
-        print_bad(self._live.console, bad)
-
-    def started(self, run: Run, method: str, rounds_done: int, rounds: int, jobs_done: int, jobs: int) -> None:
-        """Show where the run begins or goes on."""
-        self._rounds, self._clock = rounds, _TimeLeft()
-        where = f"goes on after round {rounds_done}/{rounds}" if rounds_done else f"starts: {rounds} rounds"
-        if run.done:
+    def _started(self, event: RunStarted) -> None:
+        self._rounds, self._clock = event.rounds, _TimeLeft()
+        where = f"starts: {event.rounds} rounds"
+        if event.rounds_done:
+            where = f"resumes after round {event.rounds_done}/{event.rounds}"
+        if event.done:
             where = "is done already, reading its results"
-        self._say(f"{where}{f', {jobs} personalizations' if jobs else ''} ({run.folder})")
+        served = f", {event.served} personalizations" if event.served else ""
+        self._say(f"{where}{served}{f' ({event.folder})' if event.folder else ''}")
 
-    def working(self, who: str) -> None:
-        """Say who works where."""
-        self._say(f"works with {who}")
-
-    def client(self, number: int, client: int, clients: int, loss: float) -> None:
-        """Move the bar by one client."""
-        done = (number - 1) + client / clients
-        self._show(f"round {number}/{self._rounds}", done, self._rounds, f"client {client}/{clients}  loss {loss:.3f}")
-
-    def round(self, record: dict[str, Any]) -> None:
-        """Say a line per round."""
+    def _round(self, record: dict[str, Any]) -> None:
         left = self._clock.left(record["round"], record["rounds"])
         score = record["validation"]
         loss = f"  loss {record['loss']:.3f}" if "loss" in record else ""
         epsilon = f"  ε {record['epsilon']:.2f}" if "epsilon" in record else ""
         accuracy = "" if score is None else f"  validation {100 * score:.1f} %"
-        cosine = f"  cosine {record['cosine']['network']:.4f}" if "cosine" in record else ""
+        phase = f"  {record['phase']}" if "phase" in record else ""
         left_out = {key: record.get(key) for key in ("refused", "absent")}
         refused = "".join(f"  {key} {', '.join(names)}" for key, names in left_out.items() if names)
         self._say(
             f"round {record['round']:>3}/{record['rounds']}  {record['clients']} clients{loss}"
-            f"{accuracy}{cosine}{epsilon}  {record['seconds']:.1f} s{refused}  {left}"
+            f"{accuracy}{phase}{epsilon}  {record['seconds']:.1f} s{refused}  {left}"
         )
         if record["round"] == record["rounds"]:
             self._clock = _TimeLeft()
 
-    def served(self, done: int, total: int, record: dict[str, Any]) -> None:
-        """Move the bar by one personalization."""
-        note = f"{record['client']} {record['how'].replace('coefficients', 'α')} {record['size']}"
-        self._show(f"new clients {done}/{total}", done, total, note)
-        if done == total or done % max(1, total // 8) == 0:
-            self._say(f"new clients {done:>4}/{total}  {self._clock.left(done, total)}")
 
-
-class ProgressShare(Observer):
-    """Tell which share of a run is done; training and serving count half each."""
+class ProgressShare:
+    """Report which share of a run is done; training and serving count half each."""
 
     def __init__(self, moved: Callable[[float], None]) -> None:
         self._moved, self._rounds = moved, 1
 
-    def started(self, run: Run, method: str, rounds_done: int, rounds: int, jobs_done: int, jobs: int) -> None:
-        """Begin where the run stands."""
-        self._rounds = rounds
-        self._moved(rounds_done / rounds / 2 + jobs_done / max(1, jobs) / 2)
-
-    def client(self, number: int, client: int, clients: int, loss: float) -> None:
-        """Move by one client."""
-        self._moved((number - 1 + client / clients) / self._rounds / 2)
-
-    def served(self, done: int, total: int, record: dict[str, Any]) -> None:
-        """Move by one personalization."""
-        self._moved(0.5 + done / total / 2)
+    def __call__(self, event: Event) -> None:
+        """Move by a client or a personalization."""
+        match event:
+            case RunStarted(_, _, rounds_done, rounds, served_done, served):
+                self._rounds = rounds
+                self._moved(rounds_done / rounds / 2 + served_done / max(1, served) / 2)
+            case ClientTrained(number, client, clients):
+                self._moved((number - 1 + client / clients) / self._rounds / 2)
+            case ClientServed(done, total):
+                self._moved(0.5 + done / total / 2)
 
 
 class _TimeLeft:
@@ -177,12 +185,12 @@ def results_table(rows: Sequence[Mapping[str, Any]], sizes: Mapping[str, float],
     table.add_column("sec", justify="right")
     best = {size: max(row["last"] for row in rows if row["size"] == size) for size in names}
     for method, how in dict.fromkeys((row["method"], row["how"]) for row in rows):
-        cells: list[str | Text] = [label(method, how)]
+        cells: list[str | Text] = [next(r["label"] for r in rows if (r["method"], r["how"]) == (method, how))]
         seconds = []
         for size in names:
             row = next(r for r in rows if (r["method"], r["how"], r["size"]) == (method, how, size))
             style = "bold green" if row["last"] == best[size] else ""
-            learns = how not in ("none", KEPT)
+            learns = how not in UNTRAINED
             cells += [
                 Text(f"{100 * row['last']:.1f}", style=style),
                 f"{100 * row['best']:.1f}" if learns else "-",
@@ -200,17 +208,19 @@ def bar(share: float, width: int = 10) -> str:
     return ("█" * full + (BLOCKS[rest] if rest else "")).ljust(width)
 
 
-def coefficients_table(alpha: Mapping[str, Sequence[float]]) -> Table:
-    """Draw the learned coefficients, a row per block and a bar per basis."""
-    table = Table(title="What the client learned: how much of each basis, block by block", title_justify="left")
-    table.add_column("block")
-    count = len(next(iter(alpha.values())))
-    width = max(2, min(10, 60 // count - 8))  # so that all bases fit into 80 columns
-    for k in range(count):
-        table.add_column(f"basis {k}", no_wrap=True)
-    for block, shares in alpha.items():
-        table.add_row(block, *(f"{bar(share, width)} {share:.2f}" for share in shares))
-    return table
+def value_table(table: ValueTable) -> Table:
+    """Draw a table of numbers; shares of one are drawn as bars."""
+    shown = Table(title=table.title, title_justify="left")
+    named = any(table.rows)
+    if named:
+        shown.add_column("")
+    width = max(2, min(10, 60 // max(1, len(table.columns)) - 8))  # so that all columns fit into 80
+    for column in table.columns:
+        shown.add_column(column, no_wrap=True, justify="left" if table.shares else "right")
+    for name, row in table.rows.items():
+        cells = [f"{bar(value, width)} {value:.2f}" if table.shares else f"{value:.4f}" for value in row]
+        shown.add_row(*([name] if named else []), *cells)
+    return shown
 
 
 def methods_markdown() -> str:
@@ -218,7 +228,7 @@ def methods_markdown() -> str:
     heads = ("method", "name", "paper", "a client sends", "it keeps", "a new client gets", "ways by default")
     lines = [f"| {' | '.join(heads)} |", f"| {' | '.join('---' for _ in heads)} |"]
     for name, method in METHODS.items():
-        ways = ", ".join(f"`{way}`" for way in method.ways)
-        cells = (method.title, f"`{name}`", method.paper, method.sends, method.keeps, method.new_client, ways)
+        about, ways = method.about, ", ".join(f"`{way}`" for way in method.ways.default)
+        cells = (about.title, f"`{name}`", about.paper, about.sends, about.keeps, about.new_client, ways)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

@@ -100,7 +100,7 @@ def up(
             f"{len(chosen)} SuperNodes and a SuperLink at 127.0.0.1:{deployment.port} "
             f"({'plain and open to anybody on this host' if insecure else 'TLS, node authentication'})."
         )
-        found = deployment.run(out, progress.look)
+        found = deployment.run(out, progress.update)
     for run in found["runs"]:
         _say(f"Run: {run}")
 

@@ -1,4 +1,4 @@
-"""What a federation's server writes into its run folders, told line by line to whoever waits for it."""
+"""Show the progress of a federation: what its server writes into run folders, line by line."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,11 +8,13 @@ from rich.console import Console
 
 from fedbasis.cli.display import Live
 from fedbasis.flower.settings import FederatedRun
+from fedbasis.methods import find_method
+from fedbasis.training.events import ClientTrained, RoundEnded, RunStarted
 from fedbasis.training.runs import read_lines
 
 
 class FederationProgress:
-    """Look into run folders now and then, and say what is new."""
+    """Read run folders now and then, and show what is new."""
 
     def __init__(self, console: Console, plans: Sequence[FederatedRun], out: Path) -> None:
         self._live, self._out = Live(console), out
@@ -20,23 +22,26 @@ class FederationProgress:
 
     def __enter__(self) -> "FederationProgress":
         self._live.__enter__()
-        self._observers = {plan.name: self._live.observer(plan.experiment.method_name) for plan in self._plans}
+        self._listeners = {}
         for plan in self._plans:
+            title = find_method(plan.experiment.method_name).about.title
+            self._listeners[plan.name] = emit = self._live.listener(title)
             run, rounds = plan.run(self._out), plan.experiment.train.rounds
             self._seen[plan.name] = done = len(read_lines(run.metrics))
-            self._observers[plan.name].started(run, plan.experiment.method_name, done, rounds, 0, 0)
+            emit(RunStarted(run.folder, title, done, rounds, 0, 0, run.done))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.look()
+        self.update()
         self._live.__exit__(kind, error, at)
 
-    def look(self) -> None:
-        """Tell of the rounds that ended since the last look."""
+    def update(self) -> None:
+        """Show the rounds that ended since the last call."""
         for plan in self._plans:
             lines = read_lines(plan.run(self._out).metrics)
             for record in lines[self._seen[plan.name] :]:
-                count = int(record["clients"])
-                self._observers[plan.name].client(int(record["round"]), count, count, float(record["loss"]))
-                self._observers[plan.name].round(record)
+                emit, count = self._listeners[plan.name], int(record["clients"])
+                loss = float(record.get("loss", "nan"))  # with secret noise the log does not tell it
+                emit(ClientTrained(int(record["round"]), count, count, loss))
+                emit(RoundEnded(record))
             self._seen[plan.name] = len(lines)

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from rich.table import Table
 
-from fedbasis.cli.display import coefficients_table, results_table, results_title
+from fedbasis.cli.display import results_table, results_title, value_table
 from fedbasis.experiment.config import parse
-from fedbasis.methods.fedbasis.bases import BasisSet
+from fedbasis.methods.base import ValueTable
+from fedbasis.networks.models import NetworkSource
 from fedbasis.serving import artifact
+from fedbasis.serving.new_client import method_of
 from fedbasis.training.runs import Run, read_lines
 from pflbed import InputError, load_manifest
 from pflbed.benchmark import NEW, PARTICIPATING, TEST, VAL
@@ -17,22 +19,22 @@ from pflbed.benchmark import NEW, PARTICIPATING, TEST, VAL
 Part = str | Table
 
 
-def describe_folder(path: Path, trust: bool = False) -> Iterator[Part]:
+def describe_folder(path: Path, trust: bool = False, network: NetworkSource | None = None) -> Iterator[Part]:
     """Yield lines and tables about a run, an artifact or a benchmark."""
     if not path.exists():
         raise InputError(f"There must be something to inspect at {path}, but there is nothing; check the path.")
     if (path / "config.json").is_file():
-        return _run(Run(path), trust)
+        return _run(Run(path), trust, network)
     if (path / artifact.CARD).is_file() and (path / "manifest.parquet").is_file():
         return _benchmark(path)
     if (path / artifact.CARD).is_file():
-        return _artifact(path, trust)
+        return _artifact(path, trust, network)
     raise InputError(f"The path {path} must be a run, bases, a model or a benchmark, but it holds none of their files.")
 
 
-def _run(run: Run, trust: bool) -> Iterator[Part]:
+def _run(run: Run, trust: bool, network: NetworkSource | None) -> Iterator[Part]:
     try:
-        config = parse(json.loads(run.config.read_text(encoding="utf-8")), str(run.config)).as_dict()
+        config = parse(json.loads(run.config.read_text(encoding="utf-8")), str(run.config), trust=trust).as_dict()
     except (ValueError, TypeError) as error:
         raise InputError(
             f"The folder {run.folder} must be a run, but its config.json is not of a run: {error}"
@@ -56,12 +58,12 @@ def _run(run: Run, trust: bool) -> Iterator[Part]:
         rows = json.loads(run.results.read_text(encoding="utf-8"))
         yield results_table(rows, config["data"]["sizes"], results_title(config))
     if run.bases.is_dir():
-        yield from _artifact(run.bases, trust)
+        yield from _artifact(run.bases, trust, network)
 
 
-def _artifact(path: Path, trust: bool) -> Iterator[Part]:
+def _artifact(path: Path, trust: bool, network: NetworkSource | None) -> Iterator[Part]:
     kind = artifact.read_card(path).kind
-    card, state = artifact.load(path, kind, trust)
+    card, state = artifact.load(path, kind, trust, network)
     numbers = sum(t.numel() for t in next(iter(state.values())).values())
     yield (
         f"{'Bases' if kind == 'bases' else 'Personal model'} {path}: {card.architecture.name} "
@@ -70,16 +72,11 @@ def _artifact(path: Path, trust: bool) -> Iterator[Part]:
     )
     yield "Classes: " + ", ".join(card.classes)
     yield "Provenance: " + ", ".join(f"{key} {value}" for key, value in card.provenance.items())
-    if any(group.startswith("basis_") for group in state):
-        bases = BasisSet.from_state(card.network.layout(card.network.build()), state)
-        whole, blocks = bases.cosine()
-        table = Table(title=f"{bases.count} bases{' and a major basis' if bases.major else ''}: mean pairwise cosine")
-        for name in ("network", *bases.layout.blocks):
-            table.add_column(name, justify="right")
-        table.add_row(*(f"{value:.4f}" for value in (whole, *blocks)))
-        yield table
-    if "alpha" in card.learned:
-        yield coefficients_table(card.learned["alpha"])
+    if kind == "bases":
+        for table in method_of(card, network).insight.describe(state):
+            yield value_table(table)
+    for record in card.learned.values():
+        yield value_table(ValueTable(**record))
 
 
 def _benchmark(path: Path) -> Iterator[Part]:

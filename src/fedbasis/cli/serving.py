@@ -14,7 +14,14 @@ from pflbed.terminal import writable
 
 console = Console(emoji=False)
 Trust = Annotated[
-    bool, typer.Option("--trust", help="Run the code of the network that the folder names, if it is not one of ours.")
+    bool,
+    typer.Option("--trust", help="Run the code that the folder names: a network or a method that is not built in."),
+]
+OwnNetwork = Annotated[
+    str | None,
+    typer.Option(
+        "--network", metavar="MODULE:NAME", help="Your own network, in place of the one that the folder names."
+    ),
 ]
 
 
@@ -48,34 +55,36 @@ def personalize(
         bool, typer.Option("--json", help="For machines: one json object instead of the picture.")
     ] = False,
     trust: Trust = False,
+    network: OwnNetwork = None,
 ) -> None:
     """Fit the bases to a new client's folder of images and write one ordinary model.
 
     A fifth of the images is held out to measure the accuracy before and after, if there are at least 20. The images
     stay where they are, nothing is sent, and no copy of them is written.
     """
-    from fedbasis.cli.display import coefficients_table, print_bad
+    from fedbasis.cli.display import print_bad, value_table
     from fedbasis.methods.base import Adaptation
+    from fedbasis.serving.evaluation import as_record
     from fedbasis.serving.new_client import ENOUGH, serve_folder, write_model
 
     if out.exists():
         raise InputError(f"The output {out} must not exist yet, but it does; choose another name or remove it.")
     writable(out.parent)
     plan = Adaptation(epochs=epochs, rate=rate, batch=batch)
-    served = serve_folder(bases, data, how, plan, seed, keep.value, trust)
+    served = serve_folder(bases, data, how, plan, seed, keep=keep.value, trust=trust, network=network)
     write_model(served, out)
     if as_json:
         summary = {
-            "model": str(out), "how": served.how, "epoch": served.fitted.epoch, "images": served.images,
-            "held_out": served.held_out, "before": served.before, "after": served.after, "alpha": served.alpha,
+            "model": str(out), "how": served.way, "epoch": served.fitted.epoch, "images": served.images,
+            "held_out": served.held_out, "before": served.before, "after": served.after, "learned": {name: as_record(table) for name, table in served.tables.items()},
             "skipped": [{"path": path, "reason": reason} for path, reason in served.bad],
         }  # fmt: skip
         sys.stdout.write(json.dumps(summary) + "\n")
         return
     if served.bad:
         print_bad(console, served.bad)
-    if served.alpha:
-        console.print(coefficients_table(served.alpha))
+    for table in served.tables.values():
+        console.print(value_table(table))
     judged = (
         f"{served.held_out} held-out images"
         if served.held_out
@@ -83,7 +92,7 @@ def personalize(
     )
     console.print(
         f"Accuracy on {judged}: {100 * served.before:.1f} % before, [bold]{100 * served.after:.1f} %[/bold] after "
-        f"{served.fitted.epoch} epochs of {served.how} on {served.images} images.",
+        f"{served.fitted.epoch} epochs of {served.way} on {served.images} images.",
         highlight=False,
         soft_wrap=True,
     )
@@ -98,6 +107,7 @@ def predict(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One json object per image, with all probabilities.")] = False,
     trust: Trust = False,
+    network: OwnNetwork = None,
 ) -> None:
     """Print the class and its probability for every image."""
     import torch
@@ -106,7 +116,7 @@ def predict(
     from fedbasis.serving.new_client import predict_images, read_loose
 
     card, pixels, paths, bad = read_loose(model, images, labelled)
-    _, probabilities = predict_images(model, torch.from_numpy(pixels), trust)
+    _, probabilities = predict_images(model, torch.from_numpy(pixels), trust, network)
     best = probabilities.max(dim=1)
     right = 0
     for path, chance, index, row in zip(

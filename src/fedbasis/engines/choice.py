@@ -18,7 +18,7 @@ SHARE_A_DEVICE = 2
 """So many workers share an accelerator unless another number is asked for: while one prepares, the other computes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Machine:
     """What was asked for."""
 

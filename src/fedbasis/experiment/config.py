@@ -5,29 +5,28 @@ The hash of what influences the result names the run; where it is computed (``[m
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, Strict, ValidationError, field_validator, model_validator
 
+from fedbasis.engines.choice import Machine
 from fedbasis.experiment.protection import AggregationConfig, PrivacyConfig, unprotected
 from fedbasis.experiment.toml import ConfigSection, read_toml, sentences
-from fedbasis.methods import METHODS
-from fedbasis.methods.base import MethodConfig
+from fedbasis.methods import METHODS, find_method
+from fedbasis.methods.base import Adaptation, Method, MethodConfig
 from fedbasis.networks.models import MODELS
-from fedbasis.networks.train import Augment
-from fedbasis.serving.personalize import KEPT, all_ways
+from fedbasis.networks.train import Augment, Preprocessing, Recipe
+from fedbasis.serving.personalize import CLIENT_STATE, all_ways
 from pflbed import Spec
+from pflbed.dataset import EMBEDDED
 from pflbed.errors import InputError, did_you_mean
 from pflbed.files import sha256_of
 from pflbed.spec import PARTITIONS
 
-EMBEDDED = "digits4"
-LATER = (("data", "limit"), ("train", "serve_every"), ("personalize", "whom"))
-"""Keys that came after the first runs: at their default they do not count for a run's name."""
-WHOLE_LATER = ("aggregation", "privacy")
-"""The same of whole tables."""
+Side = Annotated[int, Field(ge=8, le=1024)]
 
 
 class DataConfig(ConfigSection):
@@ -38,7 +37,10 @@ class DataConfig(ConfigSection):
         description="'digits4' (embedded), a folder <domain>/<class>/<image>, or a benchmark of 'pflbed build'",
     )
     dataset: str | None = Field(default=None, description="what the folder holds: pacs, cifar10 ...; unset: any images")
-    resolution: int = Field(default=28, ge=8, le=1024, description="images are scaled and cropped to this square")
+    resolution: Side | Annotated[tuple[Side, Side], Strict(False)] = Field(
+        default=28, description="images are scaled and cropped to this square, or to [height, width]"
+    )
+    channels: Literal[1, 3] = Field(default=3, description="3: colour, 1: gray")
     clients: int = Field(default=20, ge=1, description="participating clients per domain")
     new_clients: int = Field(default=10, ge=0, description="new clients per domain")
     alpha: float = Field(default=0.3, gt=0, description="Dirichlet concentration over classes")
@@ -121,6 +123,18 @@ class TrainConfig(ConfigSection):
     augment: Augment = "none"
     serve_every: int = Field(default=0, ge=0, description="every so many rounds serve clients too, for a curve; 0: no")
 
+    def recipe(self, preprocessing: Preprocessing) -> Recipe:
+        """Return how a client trains locally."""
+        return Recipe(
+            preprocessing=preprocessing,
+            epochs=self.epochs,
+            batch=self.batch,
+            rate=self.rate,
+            momentum=self.momentum,
+            decay=self.decay,
+            augment=self.augment,
+        )
+
 
 class PersonalizeConfig(ConfigSection):
     """How clients are served and scored."""
@@ -131,7 +145,7 @@ class PersonalizeConfig(ConfigSection):
     ways: Annotated[tuple[str, ...], Strict(False)] | None = Field(
         default=None,
         min_length=1,
-        description="none, lp, ft, ft-prox, bn, the method's own, own+lp, own+ft, kept; unset: the method's",
+        description="none, lp, ft, ft-prox, bn, the method's own, own+lp, own+ft, client-state; unset: the method's",
     )
     epochs: int = Field(default=20, ge=1)
     rates: Annotated[tuple[Rate, ...], Strict(False)] = Field(
@@ -144,6 +158,18 @@ class PersonalizeConfig(ConfigSection):
     validate_every: int = Field(
         default=1, ge=1, description="epochs between two looks at validation data; divides 'epochs'"
     )
+
+    def adaptation(self) -> Adaptation:
+        """Return how a new client adapts, at the first rate."""
+        return Adaptation(
+            epochs=self.epochs,
+            rate=self.rates[0],
+            decay=self.decay,
+            momentum=self.momentum,
+            batch=self.batch,
+            prox=self.prox,
+            validate_every=self.validate_every,
+        )
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
@@ -165,6 +191,10 @@ class MachineConfig(ConfigSection):
     checkpoint_seconds: float = Field(default=1.0, ge=0, description="the least time between two checkpoints")
     threads: int = Field(default=1, ge=1, description="of one process; small networks are fastest with 1")
 
+    def machine(self) -> Machine:
+        """Return it as engines need it."""
+        return Machine(engine=self.engine, workers=self.workers, device=self.device, threads=self.threads)
+
 
 class Experiment(ConfigSection):
     """One training run and its evaluation."""
@@ -183,7 +213,12 @@ class Experiment(ConfigSection):
     @property
     def ways(self) -> tuple[str, ...]:
         """The ways of personalizing that are evaluated."""
-        return self.personalize.ways or METHODS[self.method_name].ways
+        return self.personalize.ways or find_method(self.method_name).ways.default
+
+    @property
+    def slug(self) -> str:
+        """The method's name as part of a folder's name."""
+        return re.sub(r"[^a-z0-9]+", "-", self.method_name.rpartition(":")[2].lower()).strip("-")
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything, defaults included, as plain data."""
@@ -198,34 +233,40 @@ class Experiment(ConfigSection):
         for place in ("engine", "workers", "device", "checkpoint_seconds"):
             settings["machine"].pop(place)
         settings["data"].pop("source")
-        for section, key in LATER:
-            if settings[section][key] == type(getattr(self, section)).model_fields[key].default:
-                settings[section].pop(key)
-        for section in (name for name in WHOLE_LATER if getattr(self, name) == type(getattr(self, name))()):
-            settings.pop(section)
         if self.model.weights is not None:
             settings["model"]["weights"] = _content(Path(self.model.weights))
         text = json.dumps([settings, data_digest], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def parse(raw: Mapping[str, Any], where: str = "the configuration") -> Experiment:
-    """Check a configuration as a whole and report everything that is wrong in it at once."""
+def parse(
+    raw: Mapping[str, Any], where: str = "the configuration", *, trust: bool = True, kind: type[Method] | None = None
+) -> Experiment:
+    """Check a configuration as a whole and report everything that is wrong in it at once.
+
+    Args:
+        raw: The tables of the file as plain data.
+        where: What errors call it.
+        trust: Whether a method that is not built in may be imported.
+        kind: The method's class, where it was given and need not be imported.
+    """
     raw = dict(raw)
     method = raw.pop("method", None)
     problems: list[str] = []
     name, config = "", MethodConfig()
     if not isinstance(method, Mapping) or not isinstance(method.get("name"), str):
         problems.append(f"[method] needs a 'name', one of {', '.join(METHODS)}")
-    elif method["name"] not in METHODS:
-        problems.append(f"method.name is '{method['name']}'{did_you_mean(method['name'], list(METHODS))}")
     else:
         name = method["name"]
         try:
+            kind = kind or _method(name, trust)
             settings = {key: value for key, value in method.items() if key != "name"}
-            config = METHODS[name].Config.model_validate_json(json.dumps(settings, default=str), strict=True)
+            config = kind.Config.model_validate_json(json.dumps(settings, default=str), strict=True)
         except ValidationError as error:
-            problems += sentences(error, ("method",), METHODS[name].Config)
+            assert kind is not None
+            problems += sentences(error, ("method",), kind.Config)
+        except InputError as error:
+            problems.append(f"method.name: {str(error).rstrip('.')}")
     if raw.pop("method_name", None) is not None:
         problems.append("'method_name' is not a key (did you mean 'method'?)")
     try:
@@ -233,11 +274,19 @@ def parse(raw: Mapping[str, Any], where: str = "the configuration") -> Experimen
     except ValidationError as error:
         problems += sentences(error, (), Experiment)
     else:
-        problems += _misfits(experiment)
+        problems += _misfits(experiment, kind)
     if problems:
         count = f"{len(problems)} problem{'s' * (len(problems) > 1)}"
         raise InputError(f"A configuration must be right as a whole, but {where} has {count}: {'; '.join(problems)}.")
     return experiment
+
+
+def _method(name: str, trust: bool) -> type[Method]:
+    if name not in METHODS and ":" not in name and (hint := did_you_mean(name, list(METHODS))).startswith(" (did"):
+        raise InputError(f"there is no method '{name}'{hint}")
+    if name not in METHODS and not trust:
+        raise InputError(f"the code of '{name}' would be run; if you trust where it comes from, say so with --trust")
+    return find_method(name)
 
 
 def read(path: Path) -> Experiment:
@@ -251,22 +300,25 @@ def _content(weights: Path) -> str:
     return sha256_of(weights)
 
 
-def _misfits(experiment: Experiment) -> list[str]:
+def _misfits(experiment: Experiment, kind: type[Method] | None) -> list[str]:
     """Find what is right by itself but not together."""
     problems: list[str] = []
     try:
         experiment.data.spec(experiment.seed)
     except InputError as error:
         problems.append(f"[data] {error}")
-    if experiment.method_name:
-        method, takes_part = METHODS[experiment.method_name], experiment.personalize.whom == "participating"
-        allowed = (*all_ways(method), *((KEPT,) if takes_part and method.own else ()))
-        wrong = [way for way in experiment.ways if way not in allowed]
+    if kind is not None:
+        takes_part = experiment.personalize.whom == "participating"
+        allowed = (*all_ways(kind), *((CLIENT_STATE,) if takes_part and kind.state_group else ()))
+        wrong = [way for way in experiment.personalize.ways or () if way not in allowed]
         problems += [f"personalize.ways holds '{way}'{did_you_mean(way, list(allowed))}" for way in wrong]
     problems += unprotected(
-        experiment.aggregation, experiment.privacy, experiment.method_name, experiment.train.weighting,
-        experiment.personalize.whom,
-    )  # fmt: skip
+        experiment.aggregation,
+        experiment.privacy,
+        kind,
+        by_examples=experiment.train.weighting == "examples",
+        participating=experiment.personalize.whom == "participating",
+    )
     if experiment.personalize.whom == "participating" and 1.0 not in experiment.data.sizes.values():
         problems.append("clients that took part have all of their images, but data.sizes has no size of 1.0")
     if experiment.personalize.whom == "new" and not experiment.data.new_clients:

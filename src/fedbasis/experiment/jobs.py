@@ -16,14 +16,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fedbasis.engines.processes import end_with_parent, portable
-from fedbasis.experiment import Observer, execute, prepare
+from fedbasis.experiment import execute, prepare
 from fedbasis.experiment.config import Experiment, parse
 from fedbasis.experiment.reuse import reuse_training
+from fedbasis.training.events import Emit
 from fedbasis.training.runs import Run
 from pflbed.errors import InputError
 from pflbed.interrupts import deaf_to_interrupts
 
-EVENTS = ("decoding", "bad_images", "working", "client", "round", "served")
 Failure = InputError | OSError
 
 
@@ -38,24 +38,11 @@ class RunJob:
     """``module:function`` that is called with what was prepared and the run when it is done; several with commas."""
 
 
-class _Relay(Observer):
-    """Send every event to the parent process."""
-
-    def __init__(self, line: Connection) -> None:
-        self._line = line
-        for name in EVENTS:
-            setattr(self, name, lambda *args, _name=name: self._line.send((_name, args)))
-
-    def started(self, run: Run, method: str, rounds_done: int, rounds: int, jobs_done: int, jobs: int) -> None:
-        """Tell that the run begins."""
-        self._line.send(("started", (run, method, rounds_done, rounds, jobs_done, jobs)))
-
-
-def _carry_out(job: RunJob, out: Path, observer: Observer) -> Run:
+def _carry_out(job: RunJob, out: Path, emit: Emit) -> Run:
     """Do one job in this process."""
-    prepared = prepare(job.experiment, observer)
+    prepared = prepare(job.experiment, emit)
     reuse_training(prepared, out)
-    run = execute(prepared, out, observer)
+    run = execute(prepared, out, emit)
     for name in filter(None, job.post_step.split(",")):
         module, _, function = name.partition(":")
         getattr(importlib.import_module(module), function)(prepared, run)
@@ -67,12 +54,17 @@ def _work(line: Connection, out: Path) -> None:
     end_with_parent()
     while True:
         try:
-            raw, after = line.recv()
+            raw, post_step = line.recv()
         except (EOFError, ConnectionResetError):
             return
         answer: tuple[str, Path | Failure]
         try:
-            answer = "finished", _carry_out(RunJob(parse(raw), post_step=after), out, _Relay(line)).folder
+            answer = (
+                "finished",
+                _carry_out(
+                    RunJob(parse(raw), post_step=post_step), out, lambda event: line.send(("event", event))
+                ).folder,
+            )
         except Exception as error:  # noqa: BLE001  (it is told to whoever waits for it)
             answer = "failed", _told(error)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # whoever waited has died: so shall we
@@ -92,10 +84,10 @@ def _told(error: Exception) -> Failure:
     )
 
 
-def execute_all(experiments: Sequence[Experiment], out: Path, observers: Sequence[Observer]) -> list[Run]:
+def execute_all(experiments: Sequence[Experiment], out: Path, listeners: Sequence[Emit]) -> list[Run]:
     """Run all experiments side by side; the first failure stops the others, which can be taken up again later."""
     done: dict[int, Run] = {}
-    for index, result in carry_out([RunJob(one) for one in experiments], out, observers, len(experiments)):
+    for index, result in carry_out([RunJob(one) for one in experiments], out, listeners, len(experiments)):
         if isinstance(result, Exception):
             raise result
         done[index] = result
@@ -103,7 +95,7 @@ def execute_all(experiments: Sequence[Experiment], out: Path, observers: Sequenc
 
 
 def carry_out(
-    jobs: Sequence[RunJob], out: Path, observers: Sequence[Observer], at_once: int
+    jobs: Sequence[RunJob], out: Path, listeners: Sequence[Emit], at_once: int
 ) -> Iterator[tuple[int, Run | Failure]]:
     """Do all jobs, so many at a time, and yield ``(number, run)`` as they end, or what was wrong with one.
 
@@ -113,7 +105,7 @@ def carry_out(
         for index, job in enumerate(jobs):
             result: Run | Failure
             try:
-                result = _carry_out(job, out, observers[index])
+                result = _carry_out(job, out, listeners[index])
             except Exception as error:  # noqa: BLE001  (the other jobs go on)
                 result = _told(error)
             yield index, result
@@ -131,7 +123,7 @@ def carry_out(
                     worker.give(chosen, jobs[chosen])
             lines = wait([worker.line for worker in workers if worker.job is not None])
             for worker in [worker for worker in workers if worker.line in lines]:
-                ended = worker.take(observers)
+                ended = worker.take(listeners)
                 if ended is not None:
                     yield ended
     finally:
@@ -164,7 +156,7 @@ class _Worker:
         with contextlib.suppress(OSError):  # it died just now: ``take`` finds out
             self.line.send((job.experiment.as_dict(), job.post_step))
 
-    def take(self, observers: Sequence[Observer]) -> tuple[int, Run | Failure] | None:
+    def take(self, listeners: Sequence[Emit]) -> tuple[int, Run | Failure] | None:
         """Pass one event on; return the job's number and what came of it, if it ended."""
         number = self.job
         assert number is not None
@@ -175,7 +167,7 @@ class _Worker:
             event, value = "failed", self._death()
             self._start()
         if event not in ("finished", "failed"):
-            getattr(observers[number], event)(*value)
+            listeners[number](value)
             return None
         self.job = None
         return number, Run(value) if event == "finished" else value

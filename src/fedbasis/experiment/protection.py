@@ -5,7 +5,7 @@ from typing import Literal, cast
 from pydantic import Field
 
 from fedbasis.experiment.toml import ConfigSection
-from fedbasis.methods import METHODS
+from fedbasis.methods.base import Method
 from fedbasis.tensors.averaging import Averaging
 from fedbasis.training.accounting import default_delta
 from fedbasis.training.privacy import Mechanism
@@ -24,7 +24,7 @@ class AggregationConfig(ConfigSection):
 
     def averaging(self) -> Averaging:
         """Return it as methods need it."""
-        return Averaging(cast(Literal["mean", "trimmed", "median"], self.mean), self.trim, self.clip)
+        return Averaging(kind=cast(Literal["mean", "trimmed", "median"], self.mean), trim=self.trim, clip=self.clip)
 
 
 class PrivacyConfig(ConfigSection):
@@ -46,23 +46,34 @@ class PrivacyConfig(ConfigSection):
         if not self.noise_multiplier:
             return None
         delta = default_delta(clients) if self.delta is None else self.delta
-        return Mechanism(self.noise_multiplier, self.clip, delta, clients, sampled, self.noise_seed == "secret")
+        return Mechanism(
+            multiplier=self.noise_multiplier,
+            clip=self.clip,
+            delta=delta,
+            clients=clients,
+            sampled=sampled,
+            secret=self.noise_seed == "secret",
+        )
 
 
 def unprotected(
-    aggregation: AggregationConfig, privacy: PrivacyConfig, method: str, weighting: str, whom: str
+    aggregation: AggregationConfig,
+    privacy: PrivacyConfig,
+    kind: type[Method] | None,
+    *,
+    by_examples: bool,
+    participating: bool,
 ) -> list[str]:
     """Find what aggregation and privacy cannot do together, or with the rest."""
     problems: list[str] = []
     averaging, private = aggregation.averaging(), privacy.noise_multiplier > 0
-    by_examples = weighting == "examples"
     if averaging.robust and by_examples:
         problems.append(
             "aggregation.mean does not trust clients, so it cannot believe how many images they say they have; set "
             "train.weighting = 'uniform'"
         )
-    if not averaging.trusting and method and not METHODS[method].averages:
-        problems.append(f"[aggregation] has no meaning for {method}, which averages nothing")
+    if not averaging.trusting and kind is not None and not kind.updates_type.averages:
+        problems.append(f"[aggregation] has no meaning for {kind.about.title}, which averages nothing")
     if private and by_examples:
         problems.append(
             "[privacy] bounds what a client can change, but a client with many images would count more; set "
@@ -73,7 +84,7 @@ def unprotected(
             "[privacy] shortens updates itself and adds its noise to their mean; leave [aggregation] out, and set "
             "privacy.clip"
         )
-    if private and privacy.noise_seed == "secret" and whom == "participating":
+    if private and privacy.noise_seed == "secret" and participating:
         problems.append(
             "privacy.noise_seed = 'secret' protects the clients that take part, but personalize.whom = 'participating' "
             "would write down what each of them predicts; serve new clients"

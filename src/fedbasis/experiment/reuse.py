@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedbasis.experiment import Prepared
 from fedbasis.serving import artifact
-from fedbasis.serving.personalize import KEPT
+from fedbasis.serving.personalize import CLIENT_STATE
 from fedbasis.training.runs import Run
 from pflbed.files import replacing
 
@@ -18,7 +18,7 @@ from pflbed.files import replacing
 def reuse_training(prepared: Prepared, out: Path) -> Run | None:
     """Spare a run its training if a finished run below ``out`` trained alike; return the lender."""
     run = prepared.run(out)
-    if KEPT in prepared.experiment.ways:  # what clients keep is not published
+    if CLIENT_STATE in prepared.plan.ways:  # client states are not published
         return None
     with run.locked():
         if run.done or run.checkpoint.exists():
@@ -33,7 +33,7 @@ def reuse_training(prepared: Prepared, out: Path) -> Run | None:
 
 
 def _trained_alike(prepared: Prepared, out: Path) -> Run | None:
-    for folder in sorted(out.glob(f"{prepared.experiment.method_name}-*")):
+    for folder in sorted(out.glob(f"{prepared.experiment.slug}-*")):
         run = Run(folder)
         if (
             run.done

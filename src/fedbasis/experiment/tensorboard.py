@@ -1,12 +1,13 @@
-"""Watch a training elsewhere: its numbers of every round as TensorBoard scalars, beside the json lines of the run.
+"""Follow a training in TensorBoard: the numbers of every round as scalars, beside the json lines of the run.
 
 The json lines stay the record; this is a copy of them for a browser. It needs the extra ``fedbasis[tensorboard]``.
 """
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from fedbasis.experiment import Observer
+from fedbasis.training.events import ClientServed, Event, RoundEnded, RunStarted
 from fedbasis.training.runs import Run, read_lines
 from pflbed.errors import InputError
 
@@ -14,35 +15,26 @@ FOLDER = "tensorboard"
 NO_SCALARS = ("round", "rounds")
 
 
-class Tracked(Observer):
-    """Passes everything on to another observer, and writes what a round says of itself."""
+class TensorBoardLog:
+    """Listens to a run and writes what a round reports."""
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
+    def __init__(self) -> None:
         self._open = _writer()
         self._writer: Any = None
-        self.decoding = observer.decoding  # type: ignore[method-assign]
-        self.bad_images = observer.bad_images  # type: ignore[method-assign]
-        self.client = observer.client  # type: ignore[method-assign]
 
-    def started(self, run: Run, method: str, rounds_done: int, rounds: int, jobs_done: int, jobs: int) -> None:
-        """Open the log; a run that goes on writes over what an earlier process wrote after its last checkpoint."""
-        self._observer.started(run, method, rounds_done, rounds, jobs_done, jobs)
-        first_time = not (run.folder / FOLDER).exists()
-        self._writer = self._open(str(run.folder / FOLDER), purge_step=1 if first_time else rounds_done + 1)
-        for line in read_lines(run.metrics) if first_time else ():  # begin with what was done without it
-            self._write(line)
-
-    def round(self, record: dict[str, Any]) -> None:
-        """Write a round's numbers."""
-        self._observer.round(record)
-        self._write(record)
-
-    def served(self, done: int, total: int, record: dict[str, Any]) -> None:
-        """Close the log with the last client."""
-        self._observer.served(done, total, record)
-        if done == total:
-            self._writer.close()
+    def __call__(self, event: Event) -> None:
+        """Open the log with the run, write every round, close it with the last client."""
+        match event:
+            case RunStarted(folder=Path() as folder, rounds_done=rounds_done):
+                place = folder / FOLDER  # a resumed run writes over what was written after its last checkpoint
+                first_time = not place.exists()
+                self._writer = self._open(str(place), purge_step=1 if first_time else rounds_done + 1)
+                for line in read_lines(Run(folder).metrics) if first_time else ():  # what was done without it
+                    self._write(line)
+            case RoundEnded(record):
+                self._write(record)
+            case ClientServed(done, total) if done == total:
+                self._writer.close()
 
     def _write(self, record: Mapping[str, Any]) -> None:
         for name, value in scalars(record):

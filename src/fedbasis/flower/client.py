@@ -10,7 +10,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
@@ -23,7 +22,7 @@ from fedbasis.flower.expected import read_block
 from fedbasis.flower.node import Node
 from fedbasis.flower.payload import Payload, as_float32, from_record, pack_state, to_record
 from fedbasis.flower.settings import FederatedRun, read_plans
-from fedbasis.methods.base import Adaptation, Context
+from fedbasis.methods.base import Context
 from fedbasis.networks.train import Examples
 from fedbasis.serving import artifact
 from fedbasis.serving.new_client import serve, write_model
@@ -115,13 +114,12 @@ def fit(node: Node, plan: FederatedRun, payload: Payload) -> Payload:
     if list(card.classes) != list(plan.federation.classes) or card.method != plan.experiment.method_name:
         raise InputError("The bases that the server sent are not of this federation's classes and method.")
     out = node.place(payload.word("run")) / "model"
-    p = plan.experiment.personalize
-    adaptation = Adaptation(p.epochs, p.rates[0], p.decay, p.momentum, p.batch, p.prox)
+    adaptation = plan.experiment.personalize.adaptation()
     images = _images(node, plan.federation.classes, plan.experiment.data.resolution)
     served = serve(card, _received(payload), images, None, adaptation, payload.number("seed"))
-    write_model(served, out, replace=True)
-    told = {key: value for key, value in asdict(served).items() if key in ("before", "after", "images", "held_out")}
-    return Payload({"how": served.how}, told)
+    write_model(served, out, overwrite=True)
+    told = {key: float(getattr(served, key)) for key in ("before", "after", "images", "held_out")}
+    return Payload({"how": served.way}, told)
 
 
 @functools.lru_cache(maxsize=2)

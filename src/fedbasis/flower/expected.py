@@ -59,10 +59,10 @@ class Expected:
 
 def rehearsed(method: Method, received: State, classes: int, round: int) -> Expected:
     """Play a client that has kept nothing through its part."""
-    brief = type(method)(method.config, replace(method.task, recipe=replace(method.task.recipe, epochs=1)))
-    size = method.task.network.resolution
+    brief = type(method).build(method.config, replace(method.task, recipe=replace(method.task.recipe, epochs=1)))
+    channels, height, width = method.task.network.input_shape
     generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 256, (IMAGES, size, size, 3), generator=generator, dtype=torch.uint8)
+    pixels = torch.randint(0, 256, (IMAGES, height, width, channels), generator=generator, dtype=torch.uint8)
     noise = Examples(pixels, torch.arange(IMAGES) % min(classes, CLASSES))
     context = Context(0, "rehearsal", method.task.network.workspace(), round)
     sent, _ = brief.client_update(received, None, noise, context)

@@ -15,14 +15,12 @@ from flwr.app import Context, MessageType
 from flwr.serverapp import Grid, ServerApp
 
 from fedbasis.engines.base import NoUpdate
-from fedbasis.experiment import bases_card, mechanism_for, protectable
 from fedbasis.flower.batching import LITTLE, RequestBatcher
 from fedbasis.flower.deployment import OUTCOME
 from fedbasis.flower.engine import Nodes
 from fedbasis.flower.payload import Payload, pack_state
 from fedbasis.flower.settings import FederatedRun, read_plans
 from fedbasis.serving import artifact
-from fedbasis.training.rounds import sampled, train
 from pflbed.errors import InputError
 from pflbed.files import write_json
 
@@ -82,29 +80,19 @@ def _side_by_side(plans: Sequence[FederatedRun], batcher: RequestBatcher, work: 
 
 
 def _train(plan: FederatedRun, batcher: RequestBatcher, out: Path) -> None:
-    run, e, clients = plan.run(out), plan.experiment, plan.federation.clients
+    run, clients = plan.run(out), plan.federation.clients
     if run.done:
         return
-    method, mechanism = plan.method(), mechanism_for(e, clients)
-    protectable(method, mechanism)
-    method.task.network.check()
-    method.require_clients(len(sampled(clients, e.train.participation, e.seed, 0)))
+    training = plan.training_run(out)
+    training.check()
     with run.locked():
-        settings = e.as_dict()
+        settings = plan.experiment.as_dict()
         settings["data"]["source"] = f"{len(clients)} nodes"
-        write_json(run.config, settings)
+        training.start(settings)
         write_json(run.federation, plan.federation.model_dump(mode="json"))
-        nodes = Nodes(plan, method, batcher, run)
-        server = train(
-            method, nodes, clients, e.seed, run, participation=e.train.participation,
-            checkpoint_seconds=e.machine.checkpoint_seconds, privacy=mechanism,
-        )  # fmt: skip
-        terms = plan.federation
-        card = bases_card(method, e, terms.classes, terms.identity, run, len(clients), mechanism)
-        artifact.save(run.bases, method.published(server), card, replace=True)
-        run.finish({"bases": artifact.read_card(run.bases).sha256, "rounds": e.train.rounds})
-        run.checkpoint.unlink(missing_ok=True)
-        nodes.states.remove()
+        nodes = Nodes(plan, training.method, batcher, run)
+        training.train(nodes)
+        training.finish(nodes)
 
 
 def personalize(plans: Sequence[FederatedRun], grid: Grid, out: Path, names: Sequence[str]) -> dict[str, Any]:
@@ -116,7 +104,7 @@ def personalize(plans: Sequence[FederatedRun], grid: Grid, out: Path, names: Seq
         run = plan.run(out)
         if not run.done:
             raise InputError(f"New clients need trained bases, but the run {run.folder} is not done; train it.")
-        card, server = artifact.load(run.bases, "bases")
+        card, server = artifact.load(run.bases, "bases", trust=True)
         block = pack_state(server)
         words: dict[str, str | int] = {
             "experiment": plan.name, "run": run.folder.name, "seed": plan.experiment.seed,

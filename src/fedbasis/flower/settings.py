@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Strict, ValidationError
 
-from fedbasis.experiment import method_for
 from fedbasis.experiment.config import Experiment, Share, read
+from fedbasis.experiment.setup import TrainingRun, method_for
 from fedbasis.experiment.toml import ConfigSection, read_toml, sentences
 from fedbasis.methods.base import Method
 from fedbasis.training.runs import Run
@@ -60,7 +60,19 @@ class FederatedRun:
 
     def run(self, out: Path) -> Run:
         """Return the run's folder below ``out``; the same terms lead to the same folder."""
-        return Run(out / f"{self.experiment.method_name}-{self.experiment.digest(self.federation.identity)}")
+        return Run(out / f"{self.experiment.slug}-{self.experiment.digest(self.federation.identity)}")
+
+    def training_run(self, out: Path) -> TrainingRun:
+        """Set up the training."""
+        terms = self.federation
+        return TrainingRun(
+            method=self.method(),
+            experiment=self.experiment,
+            clients=terms.clients,
+            classes=terms.classes,
+            data_digest=terms.identity,
+            run=self.run(out),
+        )
 
 
 def read_federation(app: Path) -> Federation:

@@ -21,9 +21,8 @@ from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import Tensors
 from fedbasis.tensors.seeding import seed_for
 from pflbed.errors import InputError
+from pflbed.images import Resolution
 
-Resolution = int | tuple[int, int]
-"""Pixels of a square image, or its height and width."""
 NetworkSource = str | Callable[..., nn.Module] | nn.Module
 """A name, a factory, or a module."""
 

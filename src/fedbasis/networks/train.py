@@ -18,9 +18,9 @@ from torch.nn import functional as F  # noqa: N812
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from fedbasis.networks.models import Resolution
 from fedbasis.tensors.flat import FlatModel
 from pflbed.errors import InputError
+from pflbed.images import Resolution
 
 Augment = Literal["none", "shift", "flip+shift"]
 Adjust = Callable[[FlatModel], None]  # changes the gradients in place before a step: a penalty, a control variate

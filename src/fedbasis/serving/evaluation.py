@@ -188,7 +188,9 @@ class ResultRow:
         return abs(self.last - self.best)
 
 
-def summarize(method: type[Method], records: Sequence[Mapping[str, Any]], clients: Mapping[str, Client]) -> list[ResultRow]:
+def summarize(
+    method: type[Method], records: Sequence[Mapping[str, Any]], clients: Mapping[str, Client]
+) -> list[ResultRow]:
     """Score the chosen rates' predictions and average over clients."""
     rows = []
     for (how, size), rate in chosen_rates(records).items():
@@ -233,7 +235,9 @@ def evaluate(
     jobs = [job for job in plan.jobs(clients) if job not in finished]
     items = []
     for how, size, rate, client in jobs:
-        theirs = None if states is None or how != CLIENT_STATE else states.reference(client, states.LAST, workers.same_disk)
+        theirs = (
+            None if states is None or how != CLIENT_STATE else states.reference(client, states.LAST, workers.same_disk)
+        )
         items.append(ServeTask(clients[client], how, size, replace(plan.adaptation, rate=rate), seed, theirs))
     for _, record in workers.run(serve, server, items, [f"the client {job[3]}" for job in jobs]):
         records.append(record)

@@ -141,7 +141,9 @@ def serve(
     try:
         method.serving.check(server)
     except KeyError as error:
-        raise InputError(f"Bases of {method.about.title} must hold {error}, but {bases} do not; get them again.") from error
+        raise InputError(
+            f"Bases of {method.about.title} must hold {error}, but {bases} do not; get them again."
+        ) from error
     except InputError as error:
         raise InputError(f"The card of {bases} must fit its tensors: {error} Get the whole folder again.") from error
     way = way or method.ways.default[-1]

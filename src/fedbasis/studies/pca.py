@@ -6,13 +6,12 @@ themselves, of which all components together lose nothing; here even they lose s
 fine-tunes anew also moves out of their span. So what few components lose is told beside what all of them keep.
 """
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from fedbasis.engines.in_process import InProcess
 from fedbasis.experiment import Prepared
-from fedbasis.methods import METHODS
-from fedbasis.methods.base import Adaptation
-from fedbasis.methods.pca_k import PCAConfig
+from fedbasis.methods.pca_k import PCAK, PCAConfig
 from fedbasis.report.chapter import Chapter
 from fedbasis.serving import artifact
 from fedbasis.serving.evaluation import EvaluationPlan, evaluate, summarize
@@ -38,16 +37,15 @@ def components(prepared: Prepared, run: Run) -> None:
     done = read_lines(path)
     rewrite_lines(path, done)
     _, server = artifact.load(run.bases, "bases", trust=True)
-    adapt = Adaptation(e.personalize.epochs, e.personalize.rates[0], e.personalize.decay, e.personalize.momentum,
-                       e.personalize.batch, validate_every=e.personalize.epochs)  # fmt: skip
-    plan = EvaluationPlan(("projection",), prepared.sizes, e.personalize.rates[:1], adapt)
+    adapt = replace(e.personalize.adaptation(), validate_every=e.personalize.epochs)
+    plan = EvaluationPlan(ways=("projection",), sizes=prepared.sizes, rates=e.personalize.rates[:1], adaptation=adapt)
     whole = method.config.components
     for k in [2**i for i in range(whole.bit_length()) if 2**i < whole] + [whole]:
         if k in [line["components"] for line in done]:
             continue
-        fewer = METHODS["pca-k"](PCAConfig(components=k), method.task)
+        fewer = PCAK.build(PCAConfig(components=k), method.task)
         state = {group: t for group, t in server.items() if not _beyond(group, k)}
-        (row,) = summarize("pca-k", evaluate(InProcess(fewer), state, prepared.served, plan, e.seed), prepared.served)
+        (row,) = summarize(PCAK, evaluate(InProcess(fewer), state, prepared.served, plan, e.seed), prepared.served)
         append_line(path, {"components": k, "last": row.last})
 
 

@@ -40,7 +40,7 @@ class Mean(Protocol):
 MakeMean = Callable[[], Mean]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Averaging:
     """The choice; by default the plain mean of all that clients send."""
 

@@ -14,8 +14,8 @@ from fedbasis.networks.train import predict
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, nbytes, require_finite
 from fedbasis.tensors.seeding import numpy_generator
-from fedbasis.training.events import ClientTrained, Emit, RoundEnded, ignore
 from fedbasis.training.clipping import clip_updates
+from fedbasis.training.events import ClientTrained, Emit, RoundEnded, ignore
 from fedbasis.training.privacy import Mechanism
 from fedbasis.training.runs import Run, append_line, read_lines, rewrite_lines, sync
 from pflbed import Client, Images

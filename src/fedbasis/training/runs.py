@@ -55,6 +55,11 @@ class Run:
         return self.folder / "checkpoint.safetensors"
 
     @property
+    def about(self) -> Path:
+        """What reports print about the method: its title, its ways, its charts."""
+        return self.folder / "method.json"
+
+    @property
     def client_states(self) -> Path:
         """What clients keep while the run trains."""
         return self.folder / "client_states"

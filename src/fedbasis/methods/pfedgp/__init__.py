@@ -139,7 +139,9 @@ class PFedGP(Method):
 
         With one image of every class there is none to hold out, and the marginal likelihood takes over.
         """
-        held = hold_out(labels, lambda rows: int(self.config.held_out * rows), partial(torch.randperm, generator=generator))
+        held = hold_out(
+            labels, lambda rows: int(self.config.held_out * rows), partial(torch.randperm, generator=generator)
+        )
         if self.config.objective == "marginal" or not held.any():
             whole = GPTree(self.kernel, features, labels, tree)
             return whole.marginal_loss(whole.sample(self.config.draws, self.config.gibbs, generator))

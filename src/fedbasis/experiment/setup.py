@@ -1,0 +1,143 @@
+"""One run of training, in a simulation or in a federation: what is checked, written and removed around the rounds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from fedbasis.engines.base import Engine
+from fedbasis.experiment.config import Experiment
+from fedbasis.methods import find_method, name_of
+from fedbasis.methods.base import Method, Task
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import Preprocessing
+from fedbasis.serving import artifact
+from fedbasis.serving.personalize import all_ways, label_of
+from fedbasis.tensors.files import load_weights
+from fedbasis.tensors.params import State
+from fedbasis.training.events import Emit, ignore
+from fedbasis.training.privacy import Mechanism
+from fedbasis.training.rounds import Measure, ValidateServer, sampled, train
+from fedbasis.training.runs import Run
+from pflbed import InputError
+from pflbed.files import write_json
+
+
+def method_for(
+    e: Experiment, classes: Sequence[str], kind: type[Method] | None = None, network: Network | None = None
+) -> Method:
+    """Build an experiment's method for images of these classes; a given class or network need not be importable."""
+    if network is None:
+        network = Network(
+            e.model.name, len(classes), e.data.resolution, e.model.options, e.model.blocks, e.data.channels
+        )
+    task = Task(
+        network,
+        e.train.recipe(Preprocessing.of(network.resolution, network.channels)),
+        e.train.rounds,
+        weighting=cast(Literal["uniform", "examples"], e.train.weighting),
+        weights=network.given_weights(),
+        averaging=e.aggregation.averaging(),
+    )
+    if e.model.weights is not None:
+        task = replace(task, weights=load_weights(Path(e.model.weights), task.layout.shapes))
+    return (kind or find_method(e.method_name)).build(e.method, task)
+
+
+def mechanism_for(e: Experiment, clients: Sequence[str]) -> Mechanism | None:
+    """Return how these clients are protected while they train, if they are."""
+    return e.privacy.mechanism(len(clients), len(sampled(clients, e.train.participation, e.seed, 0)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun:
+    """A method, its clients, and where the run is written; without a run folder nothing is."""
+
+    method: Method
+    experiment: Experiment
+    clients: Sequence[str]
+    classes: Sequence[str]
+    data_digest: str
+    run: Run | None = None
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """How the clients are protected, if they are."""
+        return mechanism_for(self.experiment, self.clients)
+
+    def check(self) -> None:
+        """Refuse, before anything is written, what cannot work: the network, the clients of a round, the protection."""
+        e, method = self.experiment, self.method
+        method.task.network.check()
+        method.task.classifier  # noqa: B018  (refuses a network without one)
+        if "bn" in e.ways and not method.task.normalization & method.task.parameters:
+            raise InputError(
+                f"personalize.ways holds 'bn', which trains normalization layers, but {e.model.name} has none here; set "
+                "personalize.ways to others, such as ['lp', 'ft']."
+            )
+        method.updates.require_clients(len(sampled(self.clients, e.train.participation, e.seed, 0)))
+        if (mechanism := self.mechanism) is not None:
+            method.updates.require_average()
+            mechanism.epsilon(method.task.rounds)  # which says so if it cannot be computed here
+
+    def start(self, config: Mapping[str, Any]) -> None:
+        """Write what the run is: its configuration, and what reports print about its method."""
+        if self.run is not None:
+            write_json(self.run.config, config)
+            kind, about = type(self.method), self.method.about
+            labels = {way: label_of(kind, way) for way in all_ways(kind)}
+            write_json(self.run.about, {"title": about.title, "labels": labels, "charts": dict(about.charts)})
+
+    def train(
+        self,
+        engine: Engine,
+        emit: Emit = ignore,
+        validate: ValidateServer | None = None,
+        measure: Measure | None = None,
+    ) -> State:
+        """Train to the end, publish what new clients are served from, and return the server's state."""
+        e = self.experiment
+        server = train(
+            self.method,
+            engine,
+            self.clients,
+            e.seed,
+            self.run,
+            participation=e.train.participation,
+            validate=validate,
+            checkpoint_seconds=e.machine.checkpoint_seconds,
+            emit=emit,
+            measure=measure,
+            privacy=self.mechanism,
+        )
+        if self.run is not None:
+            artifact.save(self.run.bases, self.method.serving.published(server), self.card(), overwrite=True)
+        return server
+
+    def finish(self, engine: Engine, **summary: Any) -> None:
+        """Mark the run as done and remove what only a resumed run needs."""
+        if self.run is not None:
+            digest = artifact.read_card(self.run.bases).sha256
+            self.run.finish({"bases": digest, "rounds": self.experiment.train.rounds, **summary})
+            self.run.checkpoint.unlink(missing_ok=True)
+        engine.states.remove()
+
+    def card(self) -> artifact.Card:
+        """Describe the published tensors and where they come from."""
+        e, task, mechanism = self.experiment, self.method.task, self.mechanism
+        return artifact.Card(
+            kind="bases",
+            method=name_of(type(self.method)),
+            settings=self.method.config.model_dump(mode="json"),
+            architecture=artifact.describe(task.network),
+            classes=list(self.classes),
+            preprocessing=artifact.describe_pixels(task.recipe.preprocessing),
+            provenance={
+                "data": self.data_digest,
+                "seed": e.seed,
+                "run": "" if self.run is None else self.run.folder.name,
+                "rounds": e.train.rounds,
+                "clients": len(self.clients),
+                **({} if mechanism is None else {"privacy": mechanism.spent(e.train.rounds)}),
+            },
+        )
