@@ -82,6 +82,7 @@ def demo(
     from fedbasis.experiment import prepare
     from fedbasis.experiment.demo import experiments
     from fedbasis.experiment.jobs import execute_all
+    from fedbasis.report.runs import RunData
 
     plans = experiments(seed, fast)
     writable(out)
@@ -96,7 +97,7 @@ def demo(
             highlight=False,
         )
         runs = execute_all(plans, out, observers)
-    rows = [row for run in runs for row in json.loads(run.results.read_text(encoding="utf-8"))]
+    rows = [row for run in runs for row in RunData(run).rows]
     title = f"Personalized accuracy (%) of {len(benchmark.new)} new clients"
     out_console.print(results_table(rows, plans[0].data.sizes, title))
     _report(runs, report)
@@ -147,6 +148,7 @@ def train(
     from fedbasis.cli.display import Live, results_table, results_title
     from fedbasis.experiment import config as configuration
     from fedbasis.experiment import execute, prepare
+    from fedbasis.report.runs import RunData, sizes_of
 
     experiment = configuration.read(config)
     changed = experiment.as_dict()
@@ -171,9 +173,8 @@ def train(
             observer = Tracked(observer)
         prepared = prepare(experiment, observer)
         run = execute(prepared, out, observer)
-    rows = json.loads(run.results.read_text(encoding="utf-8"))
-    trained = prepared.experiment
-    out_console.print(results_table(rows, trained.data.sizes, results_title(trained.as_dict())))
+    trained = RunData(run)
+    out_console.print(results_table(trained.rows, sizes_of([trained]), results_title(trained.config)))
     out_console.print(f"Run: {run.folder}\nBases: {run.bases}", highlight=False, markup=False, soft_wrap=True)
     if report is not None:
         _report([run], report)

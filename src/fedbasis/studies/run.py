@@ -15,9 +15,9 @@ from fedbasis.experiment.jobs import RunJob, carry_out
 from fedbasis.report import write_report
 from fedbasis.report.chapter import Chapter
 from fedbasis.report.files import write_files
+from fedbasis.report.runs import RunData
 from fedbasis.report.text import write_text
 from fedbasis.studies.base import Results, Setup, Study
-from fedbasis.studies.outcome import Outcome
 from fedbasis.studies.plan import Item
 from fedbasis.training.runs import Run
 from pflbed.errors import InputError
@@ -44,8 +44,8 @@ def _finished(runs: Path) -> Iterator[Experiment]:
     """Read the settings of finished runs, without their data."""
     for run in (Run(folder) for folder in runs.glob("*")):
         if run.done:
-            with suppress(OSError, ValueError, InputError):
-                yield parse(json.loads(run.config.read_text(encoding="utf-8")))
+            with suppress(InputError):
+                yield parse(RunData(run).config)
 
 
 def _settings(experiment: Experiment) -> str:
@@ -70,7 +70,8 @@ def carry_out_plan(
 
 def write_all(studies: Sequence[Study], setup: Setup, done: Done, out: Path, command: str) -> list[Chapter]:
     """Make the chapters and write them as pages and as files; ``command`` is the command line."""
-    found = Results({key: Outcome(run) for key, run in done.runs.items()})
+    runs = {key: RunData(run) for key, run in done.runs.items()}
+    found = Results(runs)
     seeds = f"seed {setup.seeds[0]}" if len(setup.seeds) == 1 else f"seeds 0 to {setup.seeds[-1]}"
     scale = f"Scale {setup.scale.name}: {setup.scale.what}; {seeds}."
     sections = []
@@ -78,6 +79,6 @@ def write_all(studies: Sequence[Study], setup: Setup, done: Done, out: Path, com
         section = study.chapter(setup, found)
         sections.append(replace(section, text=[scale, *found.lacking(study.requests(setup)), *section.text]))
     write_files(sections, out)
-    write_text(sections, list(done.runs.values()), command, out / "results.md")
+    write_text(sections, list(runs.values()), command, out / "results.md")
     write_report(list(done.runs.values()), out / "report.html", sections)
     return sections
