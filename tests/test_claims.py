@@ -1,19 +1,18 @@
 """What a study says of the paper's own numbers: they stand in both columns, and no claim of the paper fails on them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from fedbasis.report.runs import RunData
 from fedbasis.report.tables import Grid
 from fedbasis.serving.evaluation import ResultRow
 from fedbasis.studies import STUDIES, paper
 from fedbasis.studies.base import Results, RunRequest, Setup
 from fedbasis.studies.grids import PAPER
-from fedbasis.studies.outcome import Outcome
 from fedbasis.studies.scales import SCALES
 from fedbasis.training.runs import Run
 
@@ -21,9 +20,9 @@ SETUP = Setup(SCALES["paper"], seeds=(0, 1, 2), strict=False)
 PrintedScores = Mapping[tuple[str, str], tuple[float, ...]]  # way and size -> Last, Best, global, in percent
 
 
-@dataclass(frozen=True)
-class Printed(Outcome):
-    """An outcome with the paper's numbers."""
+@dataclass(frozen=True, eq=False)
+class Printed(RunData):
+    """A run with the paper's numbers."""
 
     scores: PrintedScores = field(default_factory=dict)
     by_rate: Mapping[float, tuple[float, float]] = field(default_factory=dict)
@@ -35,17 +34,15 @@ class Printed(Outcome):
         last, best, general = (*found, found[-1], found[-1])[:3]
         return ResultRow("", how, size, 0.01, last / 100, best / 100, general / 100, 0.0, {})
 
-    def at_rate(self, how: str, size: str, rate: float) -> list[dict[str, Any]]:
-        return [{"last_predicted": self.by_rate[rate][0] / 100, "best_predicted": self.by_rate[rate][1] / 100}]
-
-    def accuracy(self, records: Sequence[Mapping[str, Any]], which: str = "last_predicted") -> float:
-        return float(records[0][which])
+    def accuracies(self, how: str, size: str) -> dict[float, tuple[float, float]]:
+        return {rate: (last / 100, best / 100) for rate, (last, best) in self.by_rate.items()}
 
 
 def printed(study: str, request: RunRequest) -> Printed:
     """What the paper prints for a run of a study; the other cells of its tables stay empty."""
     run, rates = Run(Path(request.name)), paper.META_RATES[request.name] if study == "meta-rates" else {}
-    return Printed(run, {} if rates else scores_of(study, request.testbed.removesuffix("-all"), request), rates)
+    scores = {} if rates else scores_of(study, request.testbed.removesuffix("-all"), request)
+    return Printed(run, scores=scores, by_rate=rates)
 
 
 def scores_of(study: str, testbed: str, request: RunRequest) -> dict[tuple[str, str], tuple[float, ...]]:
@@ -112,7 +109,7 @@ def test_claims_about_bases_need_enough_of_them_and_half_a_point() -> None:
     def said(**means: float) -> str:
         outcomes = {
             request.key: Printed(
-                Run(Path("run")), {(way, "S"): (means[f"k{request.name}"],) for way in request.experiment.ways}
+                Run(Path("run")), scores={(way, "S"): (means[f"k{request.name}"],) for way in request.experiment.ways}
             )
             for request in requests
             if f"k{request.name}" in means
@@ -133,7 +130,7 @@ def test_only_seeds_that_all_rows_have_are_averaged() -> None:
 
     def outcome(request: RunRequest) -> Printed:
         ways = {(way, "M"): (score[request.name] + 10 * request.seed,) for way in request.experiment.ways}
-        return Printed(Run(Path("run")), ways)
+        return Printed(Run(Path("run")), scores=ways)
 
     kept = [request for request in requests if (request.name, request.seed) != ("per-fedavg-fo", 1)]
     found = Results({request.key: outcome(request) for request in kept})

@@ -16,7 +16,7 @@ from fedbasis.report.names import suffixes
 from fedbasis.report.runs import read_runs
 from fedbasis.report.svg import Sheet, style
 from fedbasis.report.tables import NOTHING, by_client, results, training_cost
-from fedbasis.report.testbeds import testbeds
+from fedbasis.report.testbeds import by_testbed
 from fedbasis.report.training import TOGETHER, training
 from fedbasis.training.runs import Run
 from pflbed import InputError
@@ -95,11 +95,12 @@ def test_other_data_and_other_clients_stand_in_tables_of_their_own(tmp_path: Pat
     kept.config.write_text(json.dumps({**config, "personalize": {"whom": "participating"}}))
     groups = groups_of([*runs, kept])
     titles = ["d1, new clients", "e2, new clients", "e2, participating clients"]
-    assert [testbed.title for testbed in testbeds(groups)] == titles
-    assert [len(testbed.groups) for testbed in testbeds(groups)] == [2, 1, 1]
+    assert [testbed.title for testbed in by_testbed(groups)] == titles
+    assert [len(testbed.groups) for testbed in by_testbed(groups)] == [2, 1, 1]
     assert caveats(groups) == []
     said = headline(groups)
-    assert said[0].startswith(f"{titles[0]}: FedAvg + FT · source d1 and FedProx + FT both reach 55.0\xa0% on 4 new")
+    assert said[0].startswith(f"{titles[0]}: FedAvg + FT · source d1 reaches 55.0\xa0% on 4 new clients with S data; ")
+    assert said[0].endswith("not significantly worse: FedProx + FT (55.0\xa0%).")
     assert said[2] == f"{titles[2]}: Ditto reaches 70.0\xa0% on 4 participating clients with S data."
     text = page([*runs, kept], tmp_path)
     assert re.findall("<h3>(.*clients)</h3>", text)[:3] == titles

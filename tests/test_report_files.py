@@ -34,7 +34,7 @@ UNESCAPED = {r"\textbackslash{}": "\\", r"\textasciitilde{}": "~", r"\textasciic
 @pytest.fixture(scope="module")
 def svg() -> str:
     with style():
-        return drawn(curves([Line([1.0, 2.0])], "round", "loss"))
+        return drawn(curves([Line([1, 2], [1.0, 2.0])], "round", "loss"))
 
 
 def plain(text: str) -> str:

@@ -83,6 +83,7 @@ def demo(
     from fedbasis.experiment.demo import experiments
     from fedbasis.experiment.jobs import execute_all
     from fedbasis.methods import find_method
+    from fedbasis.report.runs import RunData
 
     plans = experiments(seed, fast)
     writable(out)
@@ -97,7 +98,7 @@ def demo(
             highlight=False,
         )
         runs = execute_all(plans, out, listeners)
-    rows = [row for run in runs for row in json.loads(run.results.read_text(encoding="utf-8"))]
+    rows = [row for run in runs for row in RunData(run).rows]
     title = f"Personalized accuracy (%) of {len(benchmark.new)} new clients"
     out_console.print(results_table(rows, plans[0].data.sizes, title))
     _report(runs, report)
@@ -150,6 +151,7 @@ def train(
     from fedbasis.experiment import execute, prepare
     from fedbasis.methods import find_method
     from fedbasis.training.events import to_all
+    from fedbasis.report.runs import RunData, sizes_of
 
     experiment = configuration.read(config)
     changed = experiment.as_dict()
@@ -174,9 +176,8 @@ def train(
             emit = to_all(emit, TensorBoardLog())
         prepared = prepare(experiment, emit)
         run = execute(prepared, out, emit)
-    rows = json.loads(run.results.read_text(encoding="utf-8"))
-    trained = prepared.experiment
-    out_console.print(results_table(rows, trained.data.sizes, results_title(trained.as_dict())))
+    trained = RunData(run)
+    out_console.print(results_table(trained.rows, sizes_of([trained]), results_title(trained.config)))
     out_console.print(f"Run: {run.folder}\nBases: {run.bases}", highlight=False, markup=False, soft_wrap=True)
     if report is not None:
         _report([run], report)

@@ -23,6 +23,7 @@ from fedbasis.training.events import (
     RunStarted,
     WorkersStarted,
 )
+from fedbasis.serving.evaluation import ResultRow
 
 BLOCKS = " ▏▎▍▌▋▊▉█"
 
@@ -173,30 +174,32 @@ def results_title(config: Mapping[str, Any]) -> str:
     return f"Personalized accuracy (%) of the {'clients that took part' if took_part else 'new clients'}"
 
 
-def results_table(rows: Sequence[Mapping[str, Any]], sizes: Mapping[str, float], title: str) -> Table:
+def results_table(rows: Sequence[ResultRow], sizes: Mapping[str, float], title: str) -> Table:
     """Lay out Last / Best / |Delta| of every method, size by size."""
     table = Table(title=title, title_justify="left", title_style="bold")
-    tried = {row["size"] for row in rows}
-    names = [size for size in sorted(sizes, key=lambda size: sizes[size]) if size in tried]
+    names = [size for size in sorted(sizes, key=lambda size: sizes[size]) if any(row.size == size for row in rows)]
     table.add_column("method", no_wrap=True)
     for size in names:
         for column in ("Last", "Best", "|Δ|"):
             table.add_column(f"{size} {column}", justify="right", no_wrap=True)
     table.add_column("sec", justify="right")
-    best = {size: max(row["last"] for row in rows if row["size"] == size) for size in names}
-    for method, how in dict.fromkeys((row["method"], row["how"]) for row in rows):
-        cells: list[str | Text] = [next(r["label"] for r in rows if (r["method"], r["how"]) == (method, how))]
+    best = {size: max(row.last for row in rows if row.size == size) for size in names}
+    found = {(row.method, row.how, row.size): row for row in rows}
+    for method, how, label in dict.fromkeys((row.method, row.how, row.label) for row in rows):
+        cells: list[str | Text] = [label]
         seconds = []
         for size in names:
-            row = next(r for r in rows if (r["method"], r["how"], r["size"]) == (method, how, size))
-            style = "bold green" if row["last"] == best[size] else ""
+            row = found.get((method, how, size))
+            if row is None:
+                cells += ["-"] * 3
+                continue
             learns = how not in UNTRAINED
             cells += [
-                Text(f"{100 * row['last']:.1f}", style=style),
-                f"{100 * row['best']:.1f}" if learns else "-",
-                f"{100 * row['delta']:.1f}" if learns else "-",
+                Text(f"{100 * row.last:.1f}", style="bold green" if row.last == best[size] else ""),
+                f"{100 * row.best:.1f}" if learns else "-",
+                f"{100 * row.delta:.1f}" if learns else "-",
             ]
-            seconds.append(row["seconds"])
+            seconds.append(row.seconds)
         table.add_row(*cells, f"{sum(seconds) / len(seconds):.2f}")
     return table
 

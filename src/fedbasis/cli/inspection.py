@@ -1,18 +1,18 @@
-"""Look into a folder of ours, whatever it is, and describe it for a person."""
+"""Describe a folder for a person: a run, an artifact or a benchmark."""
 
-import json
 from collections.abc import Iterator
+from math import nan
 from pathlib import Path
 
 from rich.table import Table
 
 from fedbasis.cli.display import results_table, results_title, value_table
-from fedbasis.experiment.config import parse
 from fedbasis.methods.base import ValueTable
 from fedbasis.networks.models import NetworkSource
+from fedbasis.report.runs import RunData, number, numbers, sizes_of
 from fedbasis.serving import artifact
 from fedbasis.serving.new_client import method_of
-from fedbasis.training.runs import Run, read_lines
+from fedbasis.training.runs import Run
 from pflbed import InputError, load_manifest
 from pflbed.benchmark import NEW, PARTICIPATING, TEST, VAL
 
@@ -33,30 +33,21 @@ def describe_folder(path: Path, trust: bool = False, network: NetworkSource | No
 
 
 def _run(run: Run, trust: bool, network: NetworkSource | None) -> Iterator[Part]:
-    try:
-        config = parse(json.loads(run.config.read_text(encoding="utf-8")), str(run.config), trust=trust).as_dict()
-    except (ValueError, TypeError) as error:
-        raise InputError(
-            f"The folder {run.folder} must be a run, but its config.json is not of a run: {error}"
-        ) from error
-    lines = read_lines(run.metrics)
-    state = (
-        "done" if run.done else f"stopped after round {lines[-1]['round'] if lines else 0}; 'train' again resumes it"
-    )
-    what = f"{config['method']['name']} on {config['data']['source']}, seed {config['seed']}"
-    yield f"Run {run.folder.name}: {what}, {state}."
-    if lines:
-        last = lines[-1]
+    data = RunData(run)
+    state = "done" if run.done else f"stopped after round {data.rounds_done}; 'train' again resumes it"
+    yield f"Run {run.folder.name}: {data.method} on {data.config['data'].get('source')}, seed {data.seed}, {state}."
+    if data.lines:
+        last = {key: number(value) for key, value in data.lines[-1].items()}
         loss = f"loss {last['loss']:.3f}, " if "loss" in last else ""
-        epsilon = f" ({last['epsilon']:.2f}, {last['delta']:.1e})-private." if "epsilon" in last else ""
+        epsilon = f" ({last['epsilon']:.2f}, {last.get('delta', nan):.1e})-private." if "epsilon" in last else ""
+        clients, up, down = (last.get(key, nan) for key in ("clients", "bytes_up", "bytes_down"))
         yield (
-            f"Round {last['round']}/{last['rounds']}: {loss}{last['clients']} clients, "
-            f"{last['bytes_up']:,} bytes up and {last['bytes_down']:,} down per client, "
-            f"{sum(line['seconds'] for line in lines):.0f} s in all.{epsilon}"
+            f"Round {last['round']:.0f}/{last['rounds']:.0f}: {loss}{clients:.0f} clients, "
+            f"{up:,.0f} bytes up and {down:,.0f} down per client, {sum(numbers(data.lines, 'seconds')):.0f} s in all."
+            f"{epsilon}"
         )
-    if run.results.exists():
-        rows = json.loads(run.results.read_text(encoding="utf-8"))
-        yield results_table(rows, config["data"]["sizes"], results_title(config))
+    if data.rows:
+        yield results_table(data.rows, sizes_of([data]), results_title(data.config))
     if run.bases.is_dir():
         yield from _artifact(run.bases, trust, network)
 
@@ -89,8 +80,8 @@ def _benchmark(path: Path) -> Iterator[Part]:
     shown = Table()
     for column in ("domain", "images", "participating", "new", "val", "test", "smallest client"):
         shown.add_column(column, justify="right" if column != "domain" else "left")
-    for number, domain in enumerate(table.domain_names):
-        places = benchmark.split[table.domains == number]
+    for i, domain in enumerate(table.domain_names):
+        places = benchmark.split[table.domains == i]
         pools = [int((places == split).sum()) for split in (PARTICIPATING, NEW, VAL, TEST)]
         mine = [len(benchmark.rows(name)) for name in benchmark.client_ids if benchmark.domain_of(name) == domain]
         smallest = str(min(mine)) if mine else "-"  # clients that mix domains belong to none

@@ -1,6 +1,5 @@
-"""The command ``fedbasis reproduce``: plan, show the plan or carry it out with progress over all of it, report."""
+"""The command ``fedbasis reproduce``: show a plan, or execute it with one progress bar and write the report."""
 
-import time
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from pflbed.errors import InputError
@@ -17,7 +16,7 @@ from pflbed.terminal import writable
 
 
 class ScaleName(StrEnum):
-    """How large."""
+    """The scales of the studies."""
 
     smoke = "smoke"
     cpu = "cpu"
@@ -44,16 +43,16 @@ def reproduce(
     methods: Annotated[str | None, typer.Option(help="Only these where methods are compared, with commas.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at once, each on one core; 1: one on all cores.")] = 1,
     out: Annotated[Path, typer.Option(help="Where runs, report.html, tables and figures go.")] = Path("reproduced"),
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and its time; run nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, done and to do; run nothing.")] = False,
 ) -> None:
-    """Run a table or a figure of the paper by name and put the paper's numbers beside the measured ones.
+    """Reproduce a table or a figure of the paper by name, with the paper's numbers beside the measured ones.
 
-    Runs that several of them need are done once. Stopped half-way, the same command goes on where it was.
+    A run that several of them need is done once. After a stop, the same command resumes the runs.
     """
     from fedbasis.studies import studies
     from fedbasis.studies.base import Setup
     from fedbasis.studies.plan import plan
-    from fedbasis.studies.run import carry_out_plan, estimates, workers_of_one, write_all
+    from fedbasis.studies.run import carry_out_plan, finished, write_all
     from fedbasis.studies.scales import SCALES
 
     chosen, size = studies(names), SCALES[scale.value]
@@ -64,16 +63,12 @@ def reproduce(
     if not dry_run:
         setup.require_places()
         writable(out)
-    seconds = estimates(items, out)
     if dry_run:
-        console.print(_plan_table(items, seconds, size.what))
-        side_by_side = jobs if jobs > 1 else workers_of_one(items)
-        console.print(
-            f"In all about {_time(sum(seconds))} on one core, {_time(sum(seconds) / side_by_side)} with --jobs {jobs}"
-            f"{f' (a run at a time, its clients on {side_by_side} cores)' if side_by_side > jobs else ''}."
-        )
+        done_before = finished(items, out)
+        console.print(_plan_table(items, done_before, size.what))
+        console.print(f"{len(items)} runs: {sum(done_before)} done, {len(items) - sum(done_before)} to do.")
         return
-    with _Progress(items, seconds) as progress:
+    with _Progress(items) as progress:
         done = carry_out_plan(items, out, jobs, progress.observer, progress.ended)
     for item, error in done.failed:
         name = f"[red]{item.request.name} on {item.request.testbed}, seed {item.request.seed}:[/red]"
@@ -98,7 +93,7 @@ def reproduce(
 
 
 def _command(names: Sequence[str], scale: str, setup: Any, seeds: int | None, jobs: int) -> str:
-    """Write down what was typed for whoever reads the results, who has folders of their own."""
+    """Write the command line for the results page, with the names of folders instead of their paths."""
     places = [f"--data {f'{name}=' if name else ''}{Path(folder).name}" for name, folder in setup.places.items()]
     weights = [f"--weights {Path(setup.weights).name}"] if setup.weights else []
     methods = [f"--methods {','.join(setup.methods)}"] if setup.methods else []
@@ -131,38 +126,29 @@ def _methods(given: str | None) -> tuple[str, ...] | None:
     return names
 
 
-def _plan_table(items: Sequence[Any], seconds: Sequence[float], what: str) -> Table:
+def _plan_table(items: Sequence[Any], done: Sequence[bool], what: str) -> Table:
     table = Table(title=f"{len(items)} runs: {what}", title_justify="left", title_style="bold")
-    for name in ("run", "dataset", "seed", "for", "about"):
-        table.add_column(name, justify="right" if name in ("seed", "about") else "left", overflow="fold")
-    for item, each in zip(items, seconds, strict=True):
-        method = item.experiment.method_name
-        name = method if item.request.name == method else f"{method} ({item.request.name})"
-        table.add_row(
-            name, item.request.testbed, str(item.request.seed), ", ".join(item.studies), _time(each) if each else "done"
-        )
+    for name in ("run", "dataset", "seed", "for", "state"):
+        table.add_column(name, justify="right" if name == "seed" else "left", overflow="fold")
+    for item, is_done in zip(items, done, strict=True):
+        request, method = item.request, item.experiment.method_name
+        name = method if request.name == method else f"{method} ({request.name})"
+        state = "done" if is_done else "to do"
+        table.add_row(name, request.testbed, str(request.seed), ", ".join(item.studies), state)
     return table
 
 
-def _time(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
-
-
 class _Progress:
-    """One bar over the whole plan, in which a run counts by its estimated time, and the time left."""
+    """One bar over the whole plan, in which every run counts the same; outside a terminal a line per run."""
 
-    def __init__(self, items: Sequence[Any], seconds: Sequence[float]) -> None:
-        self._items, self._seconds = items, [max(each, 0.01) for each in seconds]
-        self._done = [0.0] * len(items)
-        self._count, self._began = 0, time.monotonic()
+    def __init__(self, items: Sequence[Any]) -> None:
+        self._items, self._done, self._count = items, [0.0] * len(items), 0
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(30), TextColumn("{task.percentage:>3.0f} %"),
-            TimeElapsedColumn(), TextColumn("{task.fields[left]}"), console=console, transient=True,
+            TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True,
             disable=not console.is_terminal,
         )  # fmt: skip
-        self._task: TaskID = self._bar.add_task("", total=sum(self._seconds), left="")
+        self._task: TaskID = self._bar.add_task("", total=len(items))
 
     def __enter__(self) -> "_Progress":
         self._bar.start()
@@ -172,7 +158,7 @@ class _Progress:
         self._bar.stop()
 
     def observer(self, number: int, item: Any) -> Any:
-        """Watch one run."""
+        """Return an observer of one run."""
         from fedbasis.cli.display import ProgressShare
 
         return ProgressShare(lambda share: self._moved(number, share))
@@ -183,17 +169,11 @@ class _Progress:
         self._moved(number, 1.0)
         if not console.is_terminal:
             request = self._items[number].request
-            run = f"{request.name} on {request.testbed}, seed {request.seed}"
-            line = f"{self._count}/{len(self._items)}  {run}  {self._left()}"
+            line = f"{self._count}/{len(self._items)}  {request.name} on {request.testbed}, seed {request.seed}"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _moved(self, number: int, share: float) -> None:
-        self._done[number] = share * self._seconds[number]
+        self._done[number] = share
         request = self._items[number].request
         text = f"{self._count}/{len(self._items)} runs  {request.name} on {request.testbed}"
-        self._bar.update(self._task, completed=sum(self._done), description=text, left=self._left())
-
-    def _left(self) -> str:
-        share = sum(self._done) / sum(self._seconds)
-        passed = time.monotonic() - self._began
-        return f"{_time(passed / share - passed)} left" if 0 < share < 1 else ""
+        self._bar.update(self._task, completed=sum(self._done), description=text)

@@ -95,7 +95,7 @@ def _check(first: RunData, second: RunData) -> None:
     for run in (first, second):
         if not run.rows:
             raise InputError(
-                f"Runs are compared by their results, but {run.place} has none yet: {run.state}; train it to its end."
+                f"Runs are compared by their results, but {run.path} has none yet: {run.state}; train it to its end."
             )
     clients = {frozenset(row.per_client) for run in (first, second) for row in run.rows}
     if first.population == second.population and len(clients) == 1:
@@ -106,7 +106,7 @@ def _check(first: RunData, second: RunData) -> None:
     elif first.seed != second.seed:
         reason = f"the seeds {first.seed} and {second.seed} drew other clients"
     raise InputError(
-        f"Runs can be compared on the same clients only, but {first.place} and {second.place} served others: {reason}; "
+        f"Runs can be compared on the same clients only, but {first.path} and {second.path} served others: {reason}; "
         "train both with the same data, split and seed."
     )
 

@@ -9,36 +9,36 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedbasis.report.runs import domain_of
 from fedbasis.report.svg import INK
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f8c3a")
-"""Told apart by most eyes, on light and on dark."""
+"""Colour-blind safe, on light and on dark."""
 DASHES: tuple[str, ...] = ("-", "--", "-.", ":")
 """For lines of one colour."""
 DEPTHS = ("#4a7fd4", "#b35fb0", "#e08a2e")
-HEAT = "#2a78b8"
-"""Of what belongs to no domain."""
+BAR = "#2a78b8"
 WIDE, NARROW = 4.6, 2.3
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve over rounds or epochs that begins at ``start``."""
+    """A curve along rounds, epochs or steps."""
 
-    values: Sequence[float]
-    start: int = 1
+    x: Sequence[float]
+    y: Sequence[float]
+    label: str = ""
+    """For a legend inside the figure."""
     color: str = INK
     dash: str = "-"
     width: float = 1.5
-    marks: Sequence[int] = field(default=())
-    """Where a warm start ends."""
-    step: int = 1
+    marks: Sequence[float] = field(default=())
+    """Values of x with an upright dashed line."""
     band: tuple[Sequence[float], Sequence[float]] | None = None
-    """The lowest and the highest of several seeds."""
+    """Lower and upper bounds, drawn as a shaded band."""
 
 
 def method_color(number: int) -> str:
@@ -76,13 +76,14 @@ def strip(
     half.
     """
     step = 0.42 if len(scores) <= 8 else 0.24
-    figure, axes = _new(WIDE, 0.75 + step * len(scores))
+    figure = new_figure(WIDE, 0.75 + step * len(scores))
+    axes = figure.add_subplot()
     for y, (name, mine) in enumerate(scores.items()):
         x = 100 * np.asarray(mine)
         if crowded:
             low, quarter, rest, high = np.quantile(x, [0.1, 0.25, 0.75, 0.9])
-            axes.hlines(y, low, high, colors=HEAT, linewidth=1.2)
-            axes.hlines(y, quarter, rest, colors=HEAT, linewidth=5.0, alpha=0.55)
+            axes.hlines(y, low, high, colors=BAR, linewidth=1.2)
+            axes.hlines(y, quarter, rest, colors=BAR, linewidth=5.0, alpha=0.55)
         else:
             spread = np.linspace(-0.26, 0.26, len(mine)) if len(mine) > 1 else np.zeros(1)
             order = [(7 * i) % len(mine) for i in range(len(mine))] if len(mine) % 7 else list(range(len(mine)))
@@ -98,54 +99,50 @@ def strip(
 
 
 def curves(
-    lines: Sequence[Line], along: str, what: str, limits: tuple[float, float] | None = None, title: str = ""
-) -> Figure:
-    """Draw curves along rounds or epochs; a dashed upright line shows where a warm start ends."""
+    lines: Sequence[Line], along: str, what: str, limits: tuple[float, float] | None = None, title: str = "",
+    *, legend: bool = False,
+) -> Figure:  # fmt: skip
+    """Draw curves over a whole-numbered x axis; without a legend inside, the page around the figure has one."""
     from matplotlib.ticker import MaxNLocator
 
-    figure, axes = _new(WIDE if not title else 0.7 * WIDE, 2.5)
+    figure = new_figure(0.7 * WIDE if title else WIDE, 3.0 if legend else 2.5)
+    axes = figure.add_subplot()
     for line in lines:
-        x = line.start + line.step * np.arange(len(line.values))
-        marker = "o" if np.isfinite(line.values).sum() <= 3 else ""
+        marker = "o" if np.isfinite(line.y).sum() <= 3 else ""
         axes.plot(
-            x, line.values, color=line.color, linestyle=line.dash, linewidth=line.width, marker=marker, markersize=3
-        )
+            line.x, line.y, label=line.label, color=line.color, linestyle=line.dash, linewidth=line.width,
+            marker=marker, markersize=3,
+        )  # fmt: skip
         if line.band is not None:
-            axes.fill_between(x, *line.band, color=line.color, alpha=0.16, linewidth=0)
+            axes.fill_between(line.x, *line.band, color=line.color, alpha=0.16, linewidth=0)
         for mark in line.marks:
             axes.axvline(mark, color=line.color, linestyle=(0, (4, 3)), linewidth=0.9, alpha=0.9)
     axes.set_xlabel(along)
     axes.set_ylabel(what)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
     axes.ticklabel_format(axis="y", useOffset=False)
-    first, last = (
-        min(line.start for line in lines),
-        max(line.start + line.step * (len(line.values) - 1) for line in lines),
-    )
-    room = 0.03 * max(1, last - first)
-    axes.set_xlim(first - room, last + room)
+    x = [value for line in lines for value in line.x]
+    margin = 0.03 * max(1, max(x) - min(x))
+    axes.set_xlim(min(x) - margin, max(x) + margin)
     if limits is not None:
         axes.set_ylim(*limits)
     if title:
         axes.set_title(short(title, 34))
+    if legend:
+        figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure
 
 
-def heat(
-    alpha: Mapping[str, Sequence[float]],
-    domains: Mapping[str, str],
-    block: str,
-    colors: Mapping[str, str] | None = None,
-) -> Figure:
+def heat(alpha: Mapping[str, Sequence[float]], block: str, colors: Mapping[str, str] | None = None) -> Figure:
     """Draw one block's coefficients: a row per client in the colour of its domain, a column per basis."""
     from matplotlib.colors import to_rgb
 
-    if colors is None:
-        colors = {name: domain_color(number) for number, name in enumerate(dict.fromkeys(domains.values()))}
-
     shares = np.array([list(row) for row in alpha.values()], dtype=np.float64)
-    names = [domains[client] for client in alpha]
-    figure, axes = _new(NARROW, 0.75 + min(0.17, max(0.07, 3.2 / len(shares))) * len(shares))
+    names = [domain_of(client) for client in alpha]
+    if colors is None:
+        colors = {name: domain_color(number) for number, name in enumerate(dict.fromkeys(names))}
+    figure = new_figure(NARROW, 0.75 + min(0.17, max(0.07, 3.2 / len(shares))) * len(shares))
+    axes = figure.add_subplot()
     inks = np.array([to_rgb(colors[name]) for name in names])[:, None, :].repeat(shares.shape[1], axis=1)
     axes.grid(visible=False)
     axes.pcolormesh(np.dstack([inks, shares.clip(0, 1)]), edgecolors="none", linewidth=0, antialiased=False)
@@ -164,10 +161,11 @@ def heat(
     return figure
 
 
-def _new(width: float, height: float) -> tuple[Figure, Axes]:
+def new_figure(width: float, height: float) -> Figure:
+    """Make an empty figure to be drawn as svg."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasSVG(figure)
-    return figure, figure.add_subplot()
+    return figure

@@ -73,7 +73,7 @@ class Group:
 
 def grouped(runs: Sequence[RunData]) -> list[Group]:
     """Group runs by everything but their seed, in their order; where a seed occurs twice every run is its own."""
-    sources = {run.config.get("data", {}).get("source"): run.digest for run in runs if run.digest}
+    sources = {run.config["data"].get("source"): run.digest for run in runs if run.digest}
     found: dict[str, list[RunData]] = {}
     for run in runs:
         found.setdefault(_settings(run, sources), []).append(run)
@@ -108,7 +108,7 @@ def compared(groups: Sequence[Group]) -> list[Group]:
 
 def _settings(run: RunData, digests: dict[Any, str]) -> str:
     """Write down what two runs must share to be one row; data are the same by their digest, wherever they lie."""
-    source = run.config.get("data", {}).get("source")
+    source = run.config["data"].get("source")
     config = {key: value for key, value in run.config.items() if key not in ("seed", "machine")}
-    config["data"] = {**config.get("data", {}), "source": run.digest or digests.get(source, source)}
+    config["data"] = {**config["data"], "source": run.digest or digests.get(source, source)}
     return json.dumps(config, sort_keys=True)

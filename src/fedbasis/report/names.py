@@ -1,23 +1,13 @@
 """Names that tell runs of one method apart: by the settings that differ, the data, the seed, or the folder."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
+
+from fedbasis.report.runs import RunData
 
 LONGEST = 48
 """Settings that need more letters than this make no name."""
 NOT_SETTINGS = ("seed", "machine.")
-
-
-class Named(Protocol):
-    """What is known of a run."""
-
-    @property
-    def folder(self) -> str:
-        """Its folder's name."""
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """Its settings."""
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -39,12 +29,12 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {key: mine for key, mine in values.items() if any(value != mine[0] for value in mine)}
 
 
-def suffixes(runs: Sequence[Named]) -> list[str]:
+def suffixes(runs: Sequence[RunData]) -> list[str]:
     """Return what to put behind the name of the method of these runs; all are different."""
-    seeds = [f" · seed {run.config.get('seed')}" for run in runs]
+    seeds = [f" · seed {run.seed}" for run in runs]
     settings = _settings(runs)
-    sources = [f" · {_brief(run.config.get('data', {}).get('source'))}" for run in runs]
-    hashes = [run.folder.removeprefix(f"{run.config['method']['name']}-") for run in runs]
+    sources = [f" · {_brief(run.config['data'].get('source'))}" for run in runs]
+    hashes = [run.folder.removeprefix(f"{run.method}-") for run in runs]
     choices = [
         [""] * len(runs),
         settings,
@@ -57,7 +47,7 @@ def suffixes(runs: Sequence[Named]) -> list[str]:
     return next(choice for choice in choices if len(set(choice)) == len(runs))
 
 
-def _settings(runs: Sequence[Named]) -> list[str]:
+def _settings(runs: Sequence[RunData]) -> list[str]:
     """Write the differing settings of every run, or nothing where that would be long."""
     differ = {k: v for k, v in differing([run.config for run in runs]).items() if not k.startswith(NOT_SETTINGS)}
     lasts = [key.rpartition(".")[2] for key in differ]

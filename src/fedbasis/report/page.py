@@ -17,7 +17,7 @@ from fedbasis.report.groups import apart, compared, grouped
 from fedbasis.report.headline import caveats, headline
 from fedbasis.report.runs import RunData, read_runs, sizes_of
 from fedbasis.report.svg import Sheet, style
-from fedbasis.report.testbeds import Testbed, testbeds
+from fedbasis.report.testbeds import Testbed, by_testbed
 from fedbasis.training.runs import Run
 from pflbed.errors import InputError
 from pflbed.files import replacing
@@ -36,7 +36,7 @@ def write_report(runs: Sequence[Run], path: Path, sections: Sequence[Chapter] = 
 def table_sections(runs: Sequence[Run]) -> list[Chapter]:
     """Return the tables of the page as sections, to be written as files."""
     groups = grouped(read_runs(runs))
-    tested = testbeds(groups)
+    tested = by_testbed(groups)
     found = {
         "results": [_titled(testbed, tables.results(testbed.groups)) for testbed in tested],
         "clients": [_titled(testbed, tables.by_client(testbed.groups)) for testbed in tested],
@@ -56,7 +56,7 @@ def _render(runs: Sequence[RunData], sections: Sequence[Chapter], home: Path) ->
 
 def _context(runs: Sequence[RunData], sections: Sequence[Chapter], home: Path) -> dict[str, Any]:
     groups, scored = grouped(runs), [run for run in runs if run.rows]
-    tested = testbeds(groups)
+    tested = by_testbed(groups)
     seeds = any(len(group.runs) > 1 for group in groups)
     sizes, sheet = sizes_of(scored or runs), Sheet()
     smallest, largest = (next(iter(sizes)), list(sizes)[-1]) if sizes else ("", "")
@@ -81,7 +81,7 @@ def _context(runs: Sequence[RunData], sections: Sequence[Chapter], home: Path) -
     return drawn | {
         "version": __version__,
         "origins": [
-            (group, [(run, _link(run.place, home)) for run in group.runs], _written(group.runs[0].config))
+            (group, [(run, _link(run.path, home)) for run in group.runs], _written(group.runs[0].config))
             for group in groups
         ],
         "headline": headline(groups),

@@ -2,9 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -12,10 +11,9 @@ from markupsafe import Markup
 from fedbasis.report import figures
 from fedbasis.report.figures import Line
 from fedbasis.report.groups import ClientScores, Group
-from fedbasis.report.runs import RunData, domain_of, domains_of, sizes_of
+from fedbasis.report.runs import RunData, domain_of, domains_of, sizes_of, validation_curve
 from fedbasis.report.svg import Sheet
 from fedbasis.report.tables import UNLEARNED
-from fedbasis.serving.evaluation import ResultRow
 from pflbed.plots import client_bubbles
 
 Legend = Sequence[tuple[str, str, str]]  # name, colour, style of the line, "dot" or "upright"
@@ -73,25 +71,26 @@ def accuracies(groups: Sequence[Group], title: str, sheet: Sheet) -> Panel | Non
 
 def adaptation(groups: Sequence[Group], size: str, sheet: Sheet) -> Panel | None:
     """Show the mean validation accuracy along the epochs, a figure per method and a line per rate."""
-    found: list[tuple[str, float, int, dict[float, list[float]]]] = []
+    found: list[tuple[str, float, dict[float, tuple[list[int], list[float]]]]] = []
     for group in groups:
         for how in (how for how in group.ways if how not in UNLEARNED):
             mine = [r for run in group.scored for r in run.records if (r["how"], r["size"]) == (how, size)]
-            means = {rate: _mean([r["validation"] for r in mine if r["rate"] == rate]) for rate in _rates(mine)}
-            if any(np.isfinite(value) for mean in means.values() for value in mean):
-                chosen = Counter(row.rate for row in group.rows(how, size)).most_common(1)[0][0]
-                found.append((group.title(how), chosen, int(mine[0]["validate_every"]), means))
+            rates = sorted({record["rate"] for record in mine})
+            means = {rate: validation_curve([r for r in mine if r["rate"] == rate]) for rate in rates}
+            chosen = Counter(row.rate for row in group.rows(how, size)).most_common(1)
+            if chosen and any(np.isfinite(value) for _, mean in means.values() for value in mean):
+                found.append((group.title(how), chosen[0][0], means))
     if not found:
         return None
     every = sorted({rate for *_, means in found for rate in means})
-    values = [value for *_, means in found for mean in means.values() for value in mean if np.isfinite(value)]
+    values = [value for *_, means in found for _, mean in means.values() for value in mean if np.isfinite(value)]
     room = max(1.0, 0.05 * (max(values) - min(values)))
     limits = (min(values) - room, max(values) + room)
     drawn = []
-    for title, chosen, gap, means in found:
+    for title, used, means in found:
         lines = [
-            Line(mean, gap, figures.method_color(every.index(rate)), "-", 2.6 if rate == chosen else 1.0, step=gap)
-            for rate, mean in means.items()
+            Line(*curve, color=figures.method_color(every.index(rate)), width=2.6 if rate == used else 1.0)
+            for rate, curve in means.items()
         ]
         figure = figures.curves(lines, "epoch", "validation accuracy (%)", limits, title)
         drawn.append(sheet(figure, f"{title}: mean validation accuracy along the adaptation epochs, size {size}"))
@@ -106,13 +105,12 @@ def learned(groups: Sequence[Group], size: str, sheet: Sheet) -> list[Panel]:
     for group in groups:
         shown = [(first, row) for first in group.scored[:1] for row in first.rows if row.size == size]
         for run, row in shown:
-            alpha = _alpha(run, row)
-            domains = {client: domain_of(client) for client in alpha}
+            alpha = {r["client"]: r["alpha"] for r in run.chosen(row.how, row.size) if r.get("alpha")}
             clients = sorted(alpha, key=lambda client: (order.index(domain_of(client)), client))
             title = group.title(row.how) + seed_of(group, run)
             drawn = [
                 sheet(
-                    figures.heat({client: alpha[client][block] for client in clients}, domains, block, colors),
+                    figures.heat({client: alpha[client][block] for client in clients}, block, colors),
                     f"{title}: coefficients of every new client in block {block}",
                 )
                 for block in (alpha[clients[0]] if clients else ())
@@ -124,10 +122,10 @@ def learned(groups: Sequence[Group], size: str, sheet: Sheet) -> list[Panel]:
 
 def populations(groups: Sequence[Group], sheet: Sheet) -> list[Panel]:
     """Show who has how many images of which class, once for every set of clients; of several seeds the first."""
-    shown: dict[int, tuple[Group, RunData]] = {}
+    shown: dict[str, tuple[Group, RunData]] = {}
     for group in groups:
         for run in [run for run in group.runs if run.benchmark][:1]:
-            shown.setdefault(id(run.benchmark), (group, run))  # runs on the same clients share it
+            shown.setdefault(run.population, (group, run))
     panels = []
     for group, run in shown.values():
         assert run.benchmark is not None
@@ -151,22 +149,3 @@ def _best(scores: dict[str, ClientScores]) -> dict[str, ClientScores]:
         return scores
     ranked = sorted(scores, key=lambda name: -float(np.mean(list(scores[name].values()))))
     return {name: scores[name] for name in ranked[:ROWS]}
-
-
-def _alpha(run: RunData, row: ResultRow) -> dict[str, Mapping[str, Sequence[float]]]:
-    key = (row.how, row.size, row.rate)
-    return {r["client"]: r["alpha"] for r in run.records if r["alpha"] and (r["how"], r["size"], r["rate"]) == key}
-
-
-def _rates(records: Sequence[Mapping[str, Any]]) -> list[float]:
-    return sorted({record["rate"] for record in records})
-
-
-def _mean(curves: Sequence[Sequence[Any]]) -> list[float]:
-    """Average the clients' curves, in percent."""
-    return [100 * float(np.mean([number(value) for value in values])) for values in zip(*curves, strict=False)]
-
-
-def number(value: Any) -> float:
-    """Read a number of a log; what is none is not a number."""
-    return float(value) if isinstance(value, (int, float)) else math.nan

@@ -1,68 +1,161 @@
-"""Runs as plain data: what a report needs of every folder, read once."""
+"""A run folder as data: settings, logs, results and clients. A file is read when it is first needed.
+
+A damaged file gives an ``InputError`` that names it.
+"""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedbasis.serving.evaluation import ResultRow
 from fedbasis.training.runs import Run, read_lines
+from pflbed import weighted_accuracy
 from pflbed.benchmark import Benchmark
 from pflbed.errors import InputError
-from pflbed.manifest import CARD, load_manifest
+from pflbed.manifest import CARD, load_manifest, read_card
 
-KEPT = ("client", "how", "size", "rate", "validation", "validate_every")
-"""What is kept of a line of the evaluation; its predictions are long and already scored."""
+Fields = Mapping[str, Any]
+"""The fields of a line of a log, each with the type that it must have."""
+NUMBER = int | float
+CONFIG: Fields = {"method": dict, "seed": int, "data": dict, "train": dict, "personalize": dict}
+DEFAULTS: Mapping[str, Any] = {"seed": 0, "data": {}, "train": {}, "personalize": {}}
+ROUND: Fields = {
+    "round": int, "rounds": int, "cosine": dict | None, "entropy": dict | None, "refused": list | None,
+    "absent": list | None, "served": NUMBER | None,
+}  # fmt: skip
+RECORD: Fields = {
+    "client": str, "how": str, "size": str, "rate": NUMBER, "validation": list, "validate_every": int,
+    "alpha": dict | None,
+}  # fmt: skip
+PREDICTIONS: Fields = {"last_predicted": list, "best_predicted": list}
+"""Class indices of all test images: too long to keep in memory."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunData:
-    """One run: finished, or as far as it came."""
+    """One run, finished or not."""
 
-    folder: str
-    config: Mapping[str, Any]
-    lines: Sequence[Mapping[str, Any]]
-    """A line per round."""
-    records: Sequence[Mapping[str, Any]]
-    """A line per new client, way, size and rate."""
-    rows: Sequence[ResultRow]
-    """The scored table; empty as long as there are no results."""
-    benchmark: Benchmark | None
-    digest: str | None
-    """Identifies the data."""
-    version: str | None
-    """Of the program that made the run."""
-    population: str
-    """The same for runs on exactly the same clients."""
-    place: Path
-    """Where the folder is."""
+    run: Run
+    manifests: dict[str, Benchmark] = field(default_factory=dict, repr=False)
+    """Benchmarks by the hash of their manifest; runs that are read together share them."""
+
+    @cached_property
+    def path(self) -> Path:
+        """The absolute path of the folder."""
+        return self.run.folder.resolve()
+
+    @cached_property
+    def folder(self) -> str:
+        """The name of the folder."""
+        return self.path.name
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """The settings."""
+        path = self.run.config
+        if not path.is_file():
+            raise InputError(
+                f"A run is a folder with its configuration, but {path.parent} has no {path.name}; check the path."
+            )
+        config = {**DEFAULTS, **self._object(path)}
+        what = f"The folder {path.parent} must be a run, so its {path.name}"
+        _require(what, config, CONFIG)
+        _require(f"{what} section 'method'", config["method"], {"name": str})
+        _require(f"{what} section 'data'", config["data"], {"sizes": dict | None, "source": str | None})
+        sizes = config["data"].get("sizes") or {}
+        _require(f"{what} section 'data.sizes'", sizes, dict.fromkeys(sizes, NUMBER))
+        return config
+
+    @cached_property
+    def lines(self) -> list[dict[str, Any]]:
+        """The training log, a line per round."""
+        return _lines(self.run.metrics, ROUND)
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """The evaluation log without predictions, a line per served client, way, size and learning rate."""
+        lines = _lines(self.run.evaluation, RECORD)
+        return [{key: value for key, value in line.items() if key not in PREDICTIONS} for line in lines]
+
+    @cached_property
+    def rows(self) -> list[ResultRow]:
+        """The results; empty until the clients are scored."""
+        path = self.run.results
+        if not path.is_file():
+            return []
+        found = _json(path)
+        try:
+            return [_row(**{key: value for key, value in row.items() if key != "delta"}) for row in found]
+        except (TypeError, AttributeError, ValueError) as error:
+            raise InputError(f"{path} must hold the results of a run, but it cannot be read: {error}.") from error
+
+    @cached_property
+    def benchmark(self) -> Benchmark | None:
+        """Which client has which images; nothing until it is written."""
+        if not self._card:
+            return None
+        if self.population not in self.manifests:
+            self.manifests[self.population] = load_manifest(self.run.folder / "benchmark")
+        return self.manifests[self.population]
 
     @property
     def method(self) -> str:
-        """The method's short name."""
+        """The name of the method."""
         return str(self.config["method"]["name"])
 
     @property
     def seed(self) -> int:
-        """What all its random choices come from."""
-        return int(self.config.get("seed", 0))
+        """The random seed."""
+        return int(self.config["seed"])
 
     @property
-    def whom(self) -> str:
-        """Which clients were served after training: new ones, or those that took part."""
-        return str(self.config.get("personalize", {}).get("whom", "new"))
+    def served(self) -> str:
+        """Which clients are personalized after training: ``new`` or ``participating``."""
+        return str(self.config["personalize"].get("whom", "new"))
+
+    @property
+    def digest(self) -> str | None:
+        """The hash of the data."""
+        return self._card.get("digest") or (self._bases.get("provenance") or {}).get("data")
+
+    @property
+    def version(self) -> str | None:
+        """The version of fedbasis that wrote the run."""
+        return self._bases.get("version") or self._card.get("version")
+
+    @cached_property
+    def population(self) -> str:
+        """The same text for runs on exactly the same clients."""
+        data = {**self.config["data"], "source": None}
+        settings = json.dumps([self.digest, self.seed, data], sort_keys=True)
+        return str(self._card.get("manifest_sha256") or settings)
+
+    @property
+    def training(self) -> str:
+        """The same text for runs that share their training; the folder's name where nothing is recorded."""
+        path = self.run.folder / "done"
+        return str((self._object(path) if path.is_file() else {}).get("training") or self.folder)
+
+    @property
+    def rounds_done(self) -> int:
+        """The number of rounds in the training log."""
+        return int(self.lines[-1]["round"]) if self.lines else 0
 
     @property
     def state(self) -> str:
-        """How far the run came, in words."""
-        done = int(self.lines[-1]["round"]) if self.lines else 0
-        rounds = int(self.lines[-1]["rounds"]) if self.lines else self.config.get("train", {}).get("rounds", "?")
-        return f"{done} of {rounds} rounds are done"
+        """The progress of training as text."""
+        rounds = self.lines[-1]["rounds"] if self.lines else self.config["train"].get("rounds", "?")
+        return f"{self.rounds_done} of {rounds} rounds are done"
 
     @property
     def warm_start_end(self) -> int | None:
-        """The last round of the warm start, or nothing if there was none or it still goes on."""
+        """The last round of the warm start; nothing if there is none or it has not ended."""
         for line in self.lines:
             if line.get("phase") == "bases":  # the state after the round; a warm-up round has no coefficients
                 return None if "entropy" in line else int(line["round"])
@@ -76,26 +169,82 @@ class RunData:
         """Return one row of the results."""
         return next((row for row in self.rows if (row.how, row.size) == (how, size)), None)
 
+    def at_rate(self, how: str, size: str, rate: float) -> list[dict[str, Any]]:
+        """Return the evaluation records at one learning rate."""
+        return [r for r in self.records if (r["how"], r["size"], r["rate"]) == (how, size, rate)]
+
+    def chosen(self, how: str, size: str) -> list[dict[str, Any]]:
+        """Return the evaluation records at the learning rate chosen on validation images."""
+        row = self.row(how, size)
+        return [] if row is None else self.at_rate(how, size, row.rate)
+
+    def accuracies(self, how: str, size: str) -> dict[float, tuple[float, float]]:
+        """Return the mean Last and Best of the clients at every learning rate, from the logged predictions."""
+        found: dict[float, list[list[float]]] = {}
+        for line in _lines(self.run.evaluation, {**RECORD, **PREDICTIONS}):
+            if (line["how"], line["size"]) == (how, size):
+                scores = [self._accuracy(line["client"], line[key]) for key in PREDICTIONS]
+                found.setdefault(line["rate"], []).append(scores)
+        means = {rate: np.mean(scores, axis=0) for rate, scores in found.items()}
+        return {rate: (float(mean[0]), float(mean[1])) for rate, mean in means.items()}
+
+    def extra(self, name: str, fields: Fields) -> list[dict[str, Any]]:
+        """Return the lines of another log in the folder; a missing log has none."""
+        return _lines(self.run.folder / name, fields)
+
+    def _accuracy(self, client: str, predicted: Sequence[int]) -> float:
+        if self.benchmark is None:
+            raise InputError(f"Predictions are scored with a run's benchmark, but {self.path} has none.")
+        try:
+            labels = self.benchmark.table.labels[self.benchmark.held_rows(client, "test")]
+            guesses = np.asarray(predicted, dtype=np.int64)
+            return float(weighted_accuracy(guesses, labels, self.benchmark.held_weights(client, "test")))
+        except (KeyError, ValueError, TypeError) as error:
+            raise InputError(
+                f"{self.run.evaluation} must hold predictions of the run's clients, but those of {client} cannot be "
+                f"scored: {error}."
+            ) from error
+
+    @cached_property
+    def _card(self) -> dict[str, Any]:
+        folder = self.run.folder / "benchmark"
+        return read_card(folder) if (folder / CARD).is_file() else {}
+
+    @cached_property
+    def _bases(self) -> dict[str, Any]:
+        path = self.run.bases / "card.json"
+        bases = self._object(path) if path.is_file() else {}
+        _require(f"The card {path}", bases, {"provenance": dict | None})
+        return bases
+
+    def _object(self, path: Path) -> dict[str, Any]:
+        found = _json(path)
+        if not isinstance(found, dict):
+            raise InputError(f"The folder {self.run.folder} must be a run, but its {path.name} is no JSON object.")
+        return found
+
+
+def read_runs(runs: Sequence[Run]) -> list[RunData]:
+    """Return every run once; a folder that is not a run is refused."""
+    if not runs:
+        raise InputError("A report needs at least one run, but none was given.")
+    manifests: dict[str, Benchmark] = {}
+    found = [RunData(run, manifests) for run in {run.folder.resolve(): run for run in runs}.values()]
+    for data in found:
+        _ = data.config
+    return found
+
 
 def domain_of(client: str) -> str:
     """Return the domain in a client's name, as PFLBed builds it."""
     return client.rpartition("/")[0]
 
 
-def read_runs(runs: Sequence[Run]) -> list[RunData]:
-    """Read every run once; a folder that is not a run is refused."""
-    if not runs:
-        raise InputError("A report needs at least one run, but none was given.")
-    unique = {run.folder.resolve(): run for run in runs}
-    manifests: dict[str, Benchmark] = {}
-    return [_read(run, manifests) for run in unique.values()]
-
-
 def sizes_of(runs: Sequence[RunData]) -> dict[str, float]:
     """Return the sizes of all runs and their shares of a client's images, smallest first."""
     shares: dict[str, float] = {}
     for run in runs:
-        known = run.config.get("data", {}).get("sizes", {})
+        known = run.config["data"].get("sizes") or {}
         for size in [*known, *(row.size for row in run.rows)]:
             shares.setdefault(size, float(known.get(size, 1.0)))
     return dict(sorted(shares.items(), key=lambda item: item[1]))
@@ -108,59 +257,53 @@ def domains_of(runs: Sequence[RunData]) -> list[str]:
     return list(dict.fromkeys(named + seen))
 
 
-def _read(run: Run, manifests: dict[str, Benchmark]) -> RunData:
-    folder = run.folder.resolve().name
-    if not run.config.is_file():
-        raise InputError(
-            f"A run is a folder with its configuration, but {run.folder} has no {run.config.name}; check the path."
-        )
-    config = _json(run.config)
-    if not isinstance(config, dict) or not isinstance(config.get("method"), dict) or "name" not in config["method"]:
-        raise InputError(f"{run.config} must be the configuration of a run with a method's name, but it has none.")
-    if not isinstance(config.get("seed", 0), int):
-        raise InputError(f"The seed in {run.config} must be a whole number, but it is {config['seed']!r:.40}.")
-    card_path = run.folder / "benchmark" / CARD
-    card = _json(card_path) if card_path.is_file() else {}
-    bases = _json(run.bases / "card.json") if (run.bases / "card.json").is_file() else {}
-    digest = card.get("digest") or bases.get("provenance", {}).get("data")
-    rows = _rows(run.results) if run.results.is_file() else []
-    try:
-        records = [
-            {key: line[key] for key in KEPT} | {"alpha": line.get("alpha")} for line in read_lines(run.evaluation)
-        ]
-        lines = [line for line in read_lines(run.metrics) if (line["round"], line["rounds"])]
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{run.folder} must hold the logs of a run, but a line in them lacks {error}.") from error
-    population = str(card.get("manifest_sha256") or card_path)
-    if card and population not in manifests:  # many runs share one
-        manifests[population] = load_manifest(card_path.parent)
-    clients = json.dumps([digest, config.get("seed"), {**config.get("data", {}), "source": None}], sort_keys=True)
-    return RunData(
-        folder, config, lines, records, rows,
-        benchmark=manifests[population] if card else None,
-        digest=digest,
-        version=bases.get("version") or card.get("version"),
-        population=card.get("manifest_sha256") or clients,
-        place=run.folder.resolve(),
-    )  # fmt: skip
+def number(value: Any) -> float:
+    """Return a number of a log as a float, anything else as NaN."""
+    return float(value) if isinstance(value, NUMBER) else math.nan
 
 
-def _rows(path: Path) -> list[ResultRow]:
-    try:
-        return [_row(**{key: value for key, value in row.items() if key != "delta"}) for row in _json(path)]
-    except (TypeError, AttributeError, ValueError) as error:
-        raise InputError(f"{path} must hold the results of a run, but it cannot be understood: {error}.") from error
+def numbers(lines: Iterable[Mapping[str, Any]], key: str) -> list[float]:
+    """Return one field of all lines that have a number there."""
+    return [float(line[key]) for line in lines if isinstance(line.get(key), NUMBER)]
 
 
-def _row(method: str, how: str, size: str, per_client: Mapping[str, float], **numbers: float) -> ResultRow:
-    scores = {client: float(score) for client, score in per_client.items()}
+def validation_curve(records: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[float]]:
+    """Return epochs and the mean validation accuracy of the records after each of them, in percent."""
+    if not records:
+        return [], []
+    curves = zip(*(record["validation"] for record in records), strict=False)
+    means = [100 * float(np.mean([number(value) for value in values])) for values in curves]
+    every = records[0]["validate_every"]
+    return [every * (i + 1) for i in range(len(means))], means
+
+
+def _row(method: str, how: str, size: str, per_client: Mapping[str, float], **scores: float) -> ResultRow:
+    clients = {client: float(score) for client, score in per_client.items()}
     return ResultRow(
-        str(method), str(how), str(size), per_client=scores, **{key: float(n) for key, n in numbers.items()}
+        str(method), str(how), str(size), per_client=clients, **{key: float(score) for key, score in scores.items()}
     )
+
+
+def _lines(path: Path, fields: Fields) -> list[dict[str, Any]]:
+    try:
+        lines = read_lines(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} must be a log of JSON lines, but it cannot be read: {error}.") from error
+    for count, line in enumerate(lines, start=1):
+        _require(f"Line {count} of {path}", line, fields)
+    return lines
+
+
+def _require(what: str, found: Any, fields: Fields) -> None:
+    for key, kind in fields.items():
+        if not isinstance(found, dict) or not isinstance(found.get(key), kind):
+            raise InputError(f"{what} must have a valid {key!r}, but it has none.")
 
 
 def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} must be a JSON file of a run, but it cannot be read: {error}.") from error
+        raise InputError(
+            f"The folder {path.parent} must be a run, but its {path.name} cannot be read as JSON: {error}."
+        ) from error

@@ -63,10 +63,10 @@ def style() -> Iterator[None]:
 
 
 class Sheet:
-    """Turns figures into inline SVG and numbers them, so that the ids of one page are unique."""
+    """Turns figures into inline SVG with ids that are unique on a page: a prefix and the figure's number."""
 
-    def __init__(self) -> None:
-        self._count = 0
+    def __init__(self, prefix: str = "f") -> None:
+        self._prefix, self._count = prefix, 0
 
     def __call__(self, figure: "Figure", alt: str) -> Markup:
         """Return the figure as markup; ``alt`` says what it shows."""
@@ -76,7 +76,7 @@ class Sheet:
         """Return any drawing as markup of this page."""
         self._count += 1
         root = ElementTree.fromstring(CONTROL.sub("\ufffd", svg))
-        _clean(root, f"f{self._count}-")
+        _clean(root, f"{self._prefix}{self._count}-")
         width = float(root.get("viewBox", "0 0 400 300").split()[2]) * 96 / 72
         for name in ("width", "height", "version"):
             root.attrib.pop(name, None)

@@ -1,13 +1,12 @@
 """Every number of the page in tables: what a cell says, how it sorts, and which runs it comes from."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
-from typing import Any
 
 from fedbasis.report.groups import Group, compared
 from fedbasis.report.paired import leaders
-from fedbasis.report.runs import domain_of, domains_of, sizes_of
+from fedbasis.report.runs import domain_of, domains_of, numbers, sizes_of
 
 NOTHING = "–"
 COLUMNS = ("Last", "Best", "|Δ|", "rate", "s/client")
@@ -103,16 +102,16 @@ def training_cost(groups: Sequence[Group]) -> Grid:
         done = str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
         cells = [Cell(done, rounds[-1], group.folders)]
         for key in ("bytes_up", "bytes_down"):
-            known = _known(lines, key)
+            known = numbers(lines, key)
             cells += [_mean(group, known, _bytes), _mean(group, [max(known)] if known else [], _bytes)]
-        cells.append(_mean(group, _known(lines, "seconds"), lambda seconds: f"{seconds:.1f}"))
-        minutes = [sum(_known(run.lines, "seconds")) / 60 for run in group.runs if _known(run.lines, "seconds")]
+        cells.append(_mean(group, numbers(lines, "seconds"), lambda seconds: f"{seconds:.1f}"))
+        minutes = [sum(numbers(run.lines, "seconds")) / 60 for run in group.runs if numbers(run.lines, "seconds")]
         cells.append(_mean(group, minutes, lambda value: f"{value:.1f}"))
         if told:
-            known = _known(lines, MEMORY)
+            known = numbers(lines, MEMORY)
             cells.append(_mean(group, [max(known)] if known else [], _bytes))
         if private:
-            spent, deltas = _known(lines, EPSILON), _known(lines, "delta")
+            spent, deltas = numbers(lines, EPSILON), numbers(lines, "delta")
             cells.append(_mean(group, [max(spent)] if spent else [], lambda value: f"{value:.2f}"))
             cells.append(_mean(group, [max(deltas)] if deltas else [], lambda value: f"{value:.1e}"))
         rows.append((_head(group, group.name), cells))
@@ -184,10 +183,6 @@ def _points(group: Group, shares: Sequence[float], spread: bool = True) -> Cell:
 
 def _mean(group: Group, values: Sequence[float], write: Callable[[float], str]) -> Cell:
     return Cell(write(fmean(values)), fmean(values), group.folders) if values else Cell(NOTHING)
-
-
-def _known(lines: Iterable[Mapping[str, Any]], key: str) -> list[float]:
-    return [float(line[key]) for line in lines if isinstance(line.get(key), (int, float))]
 
 
 def _bytes(count: float) -> str:

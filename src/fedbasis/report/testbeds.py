@@ -1,4 +1,4 @@
-"""Runs on other data, or for other clients, stand in tables of their own: their numbers have nothing in common."""
+"""Runs on other data, or for another kind of clients, get tables of their own: their numbers cannot be compared."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +10,12 @@ from fedbasis.report.runs import RunData
 
 @dataclass(frozen=True, eq=False)
 class Testbed:
-    """The groups with results on the same images, for clients that are new or took part."""
+    """The groups with results on the same data, for the same kind of clients."""
 
     title: str
     """Empty if there is only one."""
-    whom: str
+    served: str
+    """``new`` or ``participating``."""
     groups: Sequence[Group]
 
     @property
@@ -23,14 +24,14 @@ class Testbed:
         return [run for group in self.groups for run in group.scored]
 
 
-def testbeds(groups: Sequence[Group]) -> list[Testbed]:
-    """Sort the groups with results by their data and by whom they served, in their order."""
+def by_testbed(groups: Sequence[Group]) -> list[Testbed]:
+    """Sort the groups with results by their data and the kind of clients, in their order."""
     found: dict[tuple[str | None, str], list[Group]] = {}
     for group in groups:
         for run in group.scored[:1]:
-            found.setdefault((run.digest, run.whom), []).append(group)
+            found.setdefault((run.digest, run.served), []).append(group)
     if len(found) == 1:
-        return [Testbed("", whom, mine) for (_, whom), mine in found.items()]
+        return [Testbed("", served, mine) for (_, served), mine in found.items()]
     titles = {key: f"{_source(mine[0].scored[0])}, {key[1]} clients" for key, mine in found.items()}
     shared = [title for title in titles.values() if list(titles.values()).count(title) > 1]
     return [
@@ -40,4 +41,4 @@ def testbeds(groups: Sequence[Group]) -> list[Testbed]:
 
 
 def _source(run: RunData) -> str:
-    return PurePath(str(run.config.get("data", {}).get("source") or "data")).name
+    return PurePath(str(run.config["data"].get("source") or "data")).name

@@ -8,8 +8,8 @@ import numpy as np
 from fedbasis.report import figures
 from fedbasis.report.figures import Line
 from fedbasis.report.groups import Group
-from fedbasis.report.panels import Panel, number, seed_of
-from fedbasis.report.runs import RunData
+from fedbasis.report.panels import Panel, seed_of
+from fedbasis.report.runs import RunData, number
 from fedbasis.report.svg import INK, Sheet
 
 TOGETHER = 6
@@ -60,7 +60,7 @@ def _line(group: Group, place: int, count: int, key: str) -> Line:
     low[known], high[known] = np.nanmin(values[:, known], axis=0), np.nanmax(values[:, known], axis=0)
     mean[known] = np.nanmean(values[:, known], axis=0)
     return Line(
-        mean.tolist(), start, figures.method_color(place),
+        range(start, last + 1), mean.tolist(), color=figures.method_color(place),
         width=1.4 + 1.2 * (count - 1 - place) / count,  # equal curves lie on each other, all visible
         marks=() if end is None else (end,),
         band=(low.tolist(), high.tolist()) if len(runs) > 1 else None,
@@ -69,7 +69,7 @@ def _line(group: Group, place: int, count: int, key: str) -> Line:
 
 def _limits(lines: Sequence[Line]) -> tuple[float, float] | None:
     """Give all figures one scale, so that curves can be compared between them."""
-    values = [value for line in lines for value in line.values if np.isfinite(value)]
+    values = [value for line in lines for value in line.y if np.isfinite(value)]
     if not values:
         return None
     room = 0.05 * (max(values) - min(values)) or 1.0
@@ -82,16 +82,16 @@ def _bases(name: str, run: RunData, sheet: Sheet) -> Panel | None:
         return None
     blocks = list(entropy) or [block for block in cosine if block != "network"]
     colors = {block: figures.depth_color(i / max(1, len(blocks) - 1)) for i, block in enumerate(blocks)}
-    end, start = run.warm_start_end, int(run.lines[0]["round"])
+    end, rounds = run.warm_start_end, [line["round"] for line in run.lines]
     marks = () if end is None else (end,)
     whole = {"cosine": cosine.pop("network", [])}
     if entropy:
         whole["entropy"] = np.mean(list(entropy.values()), axis=0).tolist()
     drawn = []
     for what, series in (("cosine", cosine), ("entropy", entropy)):
-        lines = [Line(values, start, colors.get(block, INK), width=1.0) for block, values in series.items()]
+        lines = [Line(rounds, values, color=colors.get(block, INK), width=1.0) for block, values in series.items()]
         if any(np.isfinite(whole.get(what, []))):
-            lines.append(Line(whole[what], start, INK, width=2.0, marks=marks))
+            lines.append(Line(rounds, whole[what], width=2.0, marks=marks))
         if lines:
             drawn.append(sheet(figures.curves(lines, "round", BASES[what]), f"{name}: {BASES[what]} along the rounds"))
     legend = [("whole network (cosine), mean of blocks (entropy)", "currentColor", "-")]
@@ -100,5 +100,5 @@ def _bases(name: str, run: RunData, sheet: Sheet) -> Panel | None:
 
 
 def _nested(lines: Sequence[Mapping[str, Any]], key: str) -> dict[str, list[float]]:
-    names = list(dict.fromkeys(name for line in lines for name in line.get(key, {})))
-    return {name: [number(line.get(key, {}).get(name)) for line in lines] for name in names}
+    found = [line.get(key) or {} for line in lines]
+    return {name: [number(values.get(name)) for values in found] for name in dict.fromkeys(n for v in found for n in v)}

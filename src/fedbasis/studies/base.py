@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from fedbasis.experiment import Prepared, prepare
 from fedbasis.experiment.config import Experiment, parse
 from fedbasis.report.chapter import Chapter
-from fedbasis.studies.outcome import Outcome
+from fedbasis.report.runs import RunData
 from fedbasis.studies.scales import Scale, TestbedSettings
 from fedbasis.tensors.files import read_tensors
 from pflbed.dataset import EMBEDDED
@@ -147,23 +147,23 @@ class Study(ABC):
 class Results:
     """The results of the plan's runs; a run that failed has none."""
 
-    def __init__(self, outcomes: Mapping[str, Outcome]) -> None:
-        self._outcomes = outcomes
+    def __init__(self, runs: Mapping[str, RunData]) -> None:
+        self._runs = runs
 
-    def get(self, request: RunRequest) -> Outcome | None:
-        """Return what a run gave."""
-        return self._outcomes.get(request.key)
+    def get(self, request: RunRequest) -> RunData | None:
+        """Return the run, if it is there."""
+        return self._runs.get(request.key)
 
-    def by_name(self, requests: list[RunRequest], testbed: str) -> dict[str, list[Outcome]]:
-        """Return the outcomes on one dataset under their names, a list over the seeds each: those that all names have.
+    def by_name(self, requests: list[RunRequest], testbed: str) -> dict[str, list[RunData]]:
+        """Return the runs on one dataset by name, a list over the seeds that all names have.
 
         A mean over other seeds is a mean over other clients. A name of which nothing was found is left out.
         """
-        named: dict[str, dict[int, Outcome]] = {}
+        named: dict[str, dict[int, RunData]] = {}
         for request in requests:
-            outcome = self.get(request) if request.testbed == testbed else None
-            if outcome is not None:
-                named.setdefault(request.name, {})[request.seed] = outcome
+            run = self.get(request) if request.testbed == testbed else None
+            if run is not None:
+                named.setdefault(request.name, {})[request.seed] = run
         shared = set.intersection(*map(set, named.values())) if named else set()
         return {name: [mine[seed] for seed in sorted(shared)] for name, mine in named.items() if shared}
 

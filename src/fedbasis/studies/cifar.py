@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import ClassVar
 
 from fedbasis.report.chapter import Chapter
+from fedbasis.report.runs import RunData
 from fedbasis.report.tables import Grid
 from fedbasis.serving.personalize import label
 from fedbasis.studies import paper
@@ -26,7 +27,6 @@ from fedbasis.studies.grids import (
     title,
 )
 from fedbasis.studies.new_clients import rows_of
-from fedbasis.studies.outcome import Outcome
 from fedbasis.studies.paper import Key
 
 SIZE = "M"
@@ -71,7 +71,7 @@ class CifarNew(Study):
             text += self._claims(setup, testbed, runs)
         return Chapter(self.name, self.title, text, tables)
 
-    def _grid(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[Outcome]]) -> Grid:
+    def _grid(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> Grid:
         rows = {
             label(*key): [measured([row.last for row in found], runs[key[0]][0].folder), number(beside)]
             for key, beside in self.figures(setup, testbed).items()
@@ -80,7 +80,7 @@ class CifarNew(Study):
         who = "clients that took part" if self.whom == "participating" else "new clients"
         return table(f"{title(setup, testbed)}: accuracy of {who}, in %", ["here", PAPER], rows, best=(0,))
 
-    def _claims(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    def _claims(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> list[str]:
         means = {
             key: fmean(row.last for row in found)
             for key in self.figures(setup, testbed)

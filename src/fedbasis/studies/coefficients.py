@@ -1,11 +1,14 @@
 """Figure 4b: what do clients take of each basis? The learned coefficients, client by client and block by block."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
+from fedbasis.report import figures
 from fedbasis.report.chapter import Chapter, ReportFigure
+from fedbasis.report.runs import domain_of
 from fedbasis.report.tables import Grid
 from fedbasis.studies import drawing, paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
@@ -28,35 +31,36 @@ class Coefficients(Study):
 
     def chapter(self, setup: Setup, found: Results) -> Chapter:
         """A figure for every block, and how much of the differences domains explain."""
-        figures: list[ReportFigure] = []
+        drawn: list[ReportFigure] = []
         tables: list[Grid] = []
         text: list[str] = []
         for request in self.requests(setup):
-            outcome, where = found.get(request), title(setup, request.testbed)
-            if outcome is None:
+            run, where = found.get(request), title(setup, request.testbed)
+            if run is None:
                 continue
-            size = sizes(setup, request.testbed)[-1]
-            records = sorted(outcome.chosen(HOW, size), key=lambda record: record["client"])
+            learned = run.chosen(HOW, sizes(setup, request.testbed)[-1])
+            clients = sorted((r["client"], r["alpha"]) for r in learned if r.get("alpha"))
             shares = {}
-            for block in records[0]["alpha"]:
-                alpha = {record["client"]: record["alpha"][block] for record in records}
+            for block in clients[0][1] if clients else ():
+                alpha = {client: mine[block] for client, mine in clients}
                 caption = f"{where}: coefficients of every new client in block {block}"
-                figures.append(drawing.coefficients(f"coefficients-{request.testbed}-{block}", caption, alpha, block))
-                shares[block] = explained(alpha, {record["client"]: record["domain"] for record in records})
+                name = f"coefficients-{request.testbed}-{block}"
+                drawn.append(drawing.drawn(name, caption, partial(figures.heat, alpha, block)))
+                shares[block] = explained(alpha)
             caption = f"{where}: share of the coefficients' variance that lies between domains"
-            rows = {block: [number(share, 2, outcome.folder)] for block, share in shares.items()}
+            rows = {block: [number(share, 2, run.folder)] for block, share in shares.items()}
             tables.append(table(caption, ["share"], rows))
             text += _claims(where, shares)
-        return Chapter(self.name, self.title, text, tables, figures)
+        return Chapter(self.name, self.title, text, tables, drawn)
 
 
-def explained(alpha: Mapping[str, Sequence[float]], domains: Mapping[str, str]) -> float | None:
+def explained(alpha: Mapping[str, Sequence[float]]) -> float | None:
     """Return how much of the coefficients' variance lies between domains: 1 if clients of a domain agree."""
     points = np.array(list(alpha.values()), dtype=np.float64)
     whole = ((points - points.mean(0)) ** 2).sum()
     if not whole:
         return None
-    names = np.array([domains[client] for client in alpha])
+    names = np.array([domain_of(client) for client in alpha])
     within = sum(((points[names == name] - points[names == name].mean(0)) ** 2).sum() for name in np.unique(names))
     return float(1 - within / whole)
 

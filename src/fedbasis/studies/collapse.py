@@ -17,6 +17,7 @@ from fedbasis.methods.fedbasis import coefficients
 from fedbasis.methods.fedbasis.bases import BasisSet
 from fedbasis.networks.train import examples_of
 from fedbasis.report.chapter import Chapter, ReportFigure
+from fedbasis.report.runs import NUMBER
 from fedbasis.studies import drawing, paper
 from fedbasis.studies.base import NO_WEIGHTS, Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import PAPER, above, another_scale, claim, measured, number, percent, table, title
@@ -25,6 +26,7 @@ from fedbasis.training.runs import Run, read_lines, rewrite_lines
 TRACE = "trace.jsonl"
 COSINE, ENTROPY = "cosine", "plain_entropy"
 """Entropy is always that of softmax(psi): a sharpened softmax has less of it, whatever the coefficients learned."""
+STEP = {"step": int, COSINE: NUMBER, ENTROPY: NUMBER}
 JOINT: Mapping[str, Any] = {
     "bases": 4, "init": "random", "warm_start": 0.0, "major": False, "tau": 1.0, "coordinate_descent": False,
     "upload": "full", "aggregation": "mean", "rate": "per-basis",
@@ -99,8 +101,8 @@ class Collapse(Study):
             (COSINE, "cosine", "mean pairwise cosine of the bases"),
             (ENTROPY, "entropy", "mean entropy of softmax(ψ), in nats"),
         ):
-            within = {name: _curve(outcome.extra(TRACE), "step", key) for name, outcome in runs.items()}
-            along = {name: _curve(outcome.lines, "round", key) for name, outcome in runs.items()}
+            within = {name: _curve(run.extra(TRACE, STEP), "step", key) for name, run in runs.items()}
+            along = {name: _curve(run.lines, "round", key) for name, run in runs.items()}
             for where, caption, curves, axis in (
                 ("within a round", "Within one client's first round", within, "step"),
                 ("along the rounds", "Along the rounds", along, "round"),

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from fedbasis.report.chapter import Chapter, ReportFigure
+from fedbasis.report.runs import validation_curve
 from fedbasis.serving.personalize import label
 from fedbasis.studies import drawing, paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import above, claim, title
 from fedbasis.studies.new_clients import sizes
-from fedbasis.studies.outcome import validation_curve
 from fedbasis.studies.regularized import regularized_request
 
 RATE = 0.005
@@ -44,7 +44,7 @@ class Curves(Study):
         size, figures, text = sizes(setup, testbed)[0], list[ReportFigure](), list[str]()
         along = {}
         for method, how in KEYS:
-            lines = [line for line in runs[method].lines if "served" in line] if method in runs else []
+            lines = [line for line in runs[method].lines if line.get("served") is not None] if method in runs else []
             if lines:
                 along[label(method, how)] = [line["round"] for line in lines], [100 * line["served"] for line in lines]
         if along:

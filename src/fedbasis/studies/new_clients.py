@@ -8,6 +8,7 @@ from statistics import fmean, variance
 from typing import Any, ClassVar
 
 from fedbasis.report.chapter import Chapter
+from fedbasis.report.runs import RunData
 from fedbasis.report.tables import NOTHING, Cell, Grid
 from fedbasis.serving.evaluation import ResultRow
 from fedbasis.serving.personalize import label
@@ -26,7 +27,6 @@ from fedbasis.studies.grids import (
     printed,
     title,
 )
-from fedbasis.studies.outcome import Outcome
 from fedbasis.studies.paper import Key
 
 WAYS: Mapping[str, tuple[str, ...]] = {
@@ -93,7 +93,7 @@ class NewClients(Study):
             text += self.claims(setup, testbed, runs)
         return Chapter(self.name, self.title, text, tables)
 
-    def grid(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[Outcome]]) -> Grid:
+    def grid(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> Grid:
         """Lay out Last, Best and |Delta| by size, and the paper's."""
         beside = paper.NEW_CLIENTS[printed(setup, testbed)]
         names = sizes(setup, testbed)
@@ -117,7 +117,7 @@ class NewClients(Study):
             return ["Validation looks at the last epoch alone, so Best is Last and |Δ| says nothing."]
         return [f"Best and |Δ| look at one epoch in {every} only."] if every > 1 else []
 
-    def claims(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    def claims(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> list[str]:
         """FedBasis is accurate, and it is robust to the stopping epoch."""
         said, where = [], title(setup, testbed)
         for size in sizes(setup, testbed):
@@ -158,7 +158,7 @@ class Variance(NewClients):
     title: ClassVar[str] = "Variance over the seeds"
     keys: ClassVar[tuple[Key, ...]] = tuple(key for key in EVERY if key != ("fedbn", "bn"))
 
-    def grid(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[Outcome]]) -> Grid:
+    def grid(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> Grid:
         """Lay out the variances by size, and the paper's."""
         beside, names = paper.VARIANCE[printed(setup, testbed)], sizes(setup, testbed)
         rows = []
@@ -181,7 +181,7 @@ class Variance(NewClients):
         another = "Another seed is another split into clients too, not only another training."
         return [another, *super().notes(setup, testbed)]
 
-    def claims(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    def claims(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> list[str]:
         """Differences in the main table are larger than what seeds do."""
         found = [
             value for key in self.keys for size in sizes(setup, testbed)
@@ -204,9 +204,9 @@ def looks(setup: Setup, testbed: str) -> int:
     return int(serve["epochs"]) // int(serve.get("validate_every", 1))
 
 
-def rows_of(runs: Mapping[str, Sequence[Outcome]], key: Key, size: str) -> list[ResultRow]:
+def rows_of(runs: Mapping[str, Sequence[RunData]], key: Key, size: str) -> list[ResultRow]:
     """Return one row of the results for every seed."""
-    found = [outcome.row(key[1], size) for outcome in runs.get(key[0], [])]
+    found = [run.row(key[1], size) for run in runs.get(key[0], [])]
     return [row for row in found if row is not None]
 
 
@@ -220,8 +220,8 @@ def learns(key: Key) -> bool:
     return key[1] not in SINGLE
 
 
-def _cells(runs: Sequence[Outcome], how: str, size: str) -> list[Cell]:
-    rows = [row for outcome in runs if (row := outcome.row(how, size)) is not None]
+def _cells(runs: Sequence[RunData], how: str, size: str) -> list[Cell]:
+    rows = [row for run in runs if (row := run.row(how, size)) is not None]
     if not rows:
         return [Cell(NOTHING)] * 3
     folder = runs[0].folder

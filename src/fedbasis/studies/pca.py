@@ -13,16 +13,17 @@ from fedbasis.engines.in_process import InProcess
 from fedbasis.experiment import Prepared
 from fedbasis.methods.pca_k import PCAK, PCAConfig
 from fedbasis.report.chapter import Chapter
+from fedbasis.report.runs import NUMBER, RunData
 from fedbasis.serving import artifact
 from fedbasis.serving.evaluation import EvaluationPlan, evaluate, summarize
 from fedbasis.studies import drawing, paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.collapse import SIZE, random_request
 from fedbasis.studies.grids import above, claim, number, table, title
-from fedbasis.studies.outcome import Outcome
 from fedbasis.training.runs import Run, append_line, read_lines, rewrite_lines
 
 COMPONENTS = "components.jsonl"
+FIELDS = {"components": int, "last": NUMBER}
 TUNED, CENTROIDS = "fine-tuned, as it is", "4 centroids"
 ANOTHER = (
     f"The paper sums up the fine-tuned models themselves: four components lose {paper.PCA_DROP} points, four centroids "
@@ -93,7 +94,7 @@ class PCA(Study):
         grid = table(f"{title(setup, testbed)}: clients that took part, in %", columns, rows)
         text, figures = [ANOTHER], []
         if TUNED in scores and "pca-k" in runs:
-            lines = runs["pca-k"].extra(COMPONENTS)
+            lines = runs["pca-k"].extra(COMPONENTS, FIELDS)
             x = [line["components"] for line in lines]
             curve = {
                 "top k components": (x, [100 * line["last"] for line in lines]), TUNED: (x, [scores[TUNED]] * len(x))
@@ -107,13 +108,13 @@ class PCA(Study):
         return Chapter(self.name, self.title, text, [grid], figures)
 
 
-def _scores(runs: dict[str, Outcome]) -> dict[str, float]:
+def _scores(runs: dict[str, RunData]) -> dict[str, float]:
     scores: dict[str, float] = {}
     if "pca-k" in runs:
         row = runs["pca-k"].row("ft", SIZE)
         if row is not None:
             scores[TUNED] = 100 * row.last
-        for line in runs["pca-k"].extra(COMPONENTS):
+        for line in runs["pca-k"].extra(COMPONENTS, FIELDS):
             scores[_named(line["components"])] = 100 * line["last"]
     if "kmeans-k" in runs and (row := runs["kmeans-k"].row("centroid", SIZE)) is not None:
         scores[CENTROIDS] = 100 * row.last

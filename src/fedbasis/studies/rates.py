@@ -9,13 +9,13 @@ from statistics import fmean
 from typing import ClassVar
 
 from fedbasis.report.chapter import Chapter
+from fedbasis.report.runs import validation_curve
 from fedbasis.report.tables import Cell, Grid
 from fedbasis.serving.personalize import label
 from fedbasis.studies import drawing, paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import PAPER, above, another_scale, claim, measured, number, percent, title
 from fedbasis.studies.new_clients import sizes
-from fedbasis.studies.outcome import validation_curve
 
 WAYS: Mapping[str, str] = {
     "fedavg": "ft", "per-fedavg-fo": "ft", "per-fedavg-hf": "ft", "fedbasis": "coefficients+classifier"
@@ -51,11 +51,9 @@ class MetaRates(Study):
         rows, ranges = [], {}
         for method, mine in runs.items():
             how, cells, lasts = WAYS[method], list[Cell](), []
+            scores = [run.accuracies(how, size) for run in mine]
             for rate in rates:
-                records = [outcome.at_rate(how, size, rate) for outcome in mine]
-                scored = list(zip(mine, records, strict=True))
-                last = [outcome.accuracy(some) for outcome, some in scored]
-                best = [outcome.accuracy(some, "best_predicted") for outcome, some in scored]
+                last, best = zip(*(of_run[rate] for of_run in scores), strict=True)
                 beside = paper.META_RATES[method].get(rate, (None, None))
                 cells += [measured(last, mine[0].folder), measured(best, mine[0].folder), *map(number, beside)]
                 lasts.append(fmean(last))
@@ -91,9 +89,9 @@ class Rates(MetaRates):
         runs, size = found.by_name(self.requests(setup), testbed), sizes(setup, testbed)[0]
         lines: dict[str, drawing.Curve] = {}
         falls: dict[str, float] = {}
-        for method, (outcome, *_) in runs.items():
+        for method, (run, *_) in runs.items():
             for rate in setup.scale.wide_rates:
-                epochs, means = validation_curve(outcome.at_rate(WAYS[method], size, rate))
+                epochs, means = validation_curve(run.at_rate(WAYS[method], size, rate))
                 lines[f"{label(method, WAYS[method])}, rate {rate:g}"] = epochs, means
                 falls[method] = max(falls.get(method, 0.0), max(means) - means[-1])
         text = [

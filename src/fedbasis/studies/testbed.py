@@ -4,6 +4,7 @@ How many images, classes and clients; who has what; and how faithful a score is:
 training mixture, with PFLBed's weighted test set and with the usual halving of a client's own few images?
 """
 
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import PAPER, claim, number, printed, table, title
 from pflbed.benchmark import Benchmark
 from pflbed.mismatch import halves, mismatch
+from pflbed.plots import client_bubbles
 
 
 class _Untrained(Study):
@@ -101,7 +103,8 @@ class ClientsStudy(_Untrained):
                 if names:
                     kind = "participating" if participating else "new"
                     caption = f"{where}: {len(names)} {kind} clients, a column each; area is the number of images"
-                    figures.append(drawing.clients(f"clients-{testbed}-{kind}", caption, benchmark, participating))
+                    draw = partial(client_bubbles, benchmark, participating)
+                    figures.append(drawing.drawn(f"clients-{testbed}-{kind}", caption, draw))
             largest = max(int(benchmark.counts(name).max()) for name in benchmark.client_ids)
             text.append(f"{where}: a client has at most {largest} images of one class.")
         return Chapter(self.name, self.title, text, figures=figures)
