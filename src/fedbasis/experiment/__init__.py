@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import numpy as np
 import torch
 
 import pflbed
@@ -19,7 +18,7 @@ from fedbasis.engines.choice import Machine, devices_of, workers_for
 from fedbasis.engines.client_state import ClientStates
 from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.simulation import Simulation
-from fedbasis.experiment.config import EMBEDDED, Experiment, PersonalizeConfig
+from fedbasis.experiment.config import Experiment, PersonalizeConfig
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Method, Task
 from fedbasis.networks.models import Network
@@ -29,15 +28,14 @@ from fedbasis.serving.evaluation import EvaluationPlan, ServingCurve, evaluate, 
 from fedbasis.serving.personalize import KEPT
 from fedbasis.tensors.files import load_weights
 from fedbasis.tensors.params import State
-from fedbasis.tensors.seeding import numpy_generator
 from fedbasis.training.privacy import Mechanism
 from fedbasis.training.rounds import Validation, sampled, train
 from fedbasis.training.runs import Run, append_line, read_lines, rewrite_lines, sync
 from pflbed import Benchmark, Client, Images, InputError
-from pflbed.dataset import find
+from pflbed.dataset import EMBEDDED, find
 from pflbed.files import write_json
 from pflbed.manifest import CARD, read_card
-from pflbed.table import Table
+from pflbed.table import limited_rows
 
 
 class Observer:
@@ -170,32 +168,22 @@ def prepare(experiment: Experiment, observer: Observer | None = None) -> Prepare
     source, resolution = experiment.data.source, experiment.data.resolution
     if is_benchmark(source):
         return _built_before(experiment, Path(source), observer)
-    if source == EMBEDDED:
-        if resolution != 28:
-            raise InputError(
-                f"The embedded data are 28 pixels wide, but data.resolution is {resolution}; set it to 28."
-            )
-        from pflbed.sources import digits4
-
-        decoded = digits4.make(progress=observer.decoding)
-    else:
-        dataset, findings, _ = find(source, experiment.data.dataset).checked(observer.decoding)
-        if findings.bad:
-            observer.bad_images(findings.bad)
-        decoded = dataset.decode(resolution, progress=observer.decoding)
+    dataset = find(source, experiment.data.dataset, progress=observer.decoding)
+    if dataset.source.resolution not in (None, resolution):
+        raise InputError(
+            f"The embedded data are {dataset.source.resolution} pixels wide, but data.resolution is {resolution}; set "
+            f"it to {dataset.source.resolution}."
+        )
+    dataset, findings, _ = dataset.checked(observer.decoding)
+    if findings.bad:
+        observer.bad_images(findings.bad)
+    decoded = dataset.decode(resolution, progress=observer.decoding)
     table, images = decoded.table, decoded.images
     if experiment.data.limit is not None:
-        rows = some_of_each(table, experiment.data.limit, experiment.seed)
+        rows = limited_rows(table, experiment.data.limit, experiment.seed)
         table, images = table.take(rows), images[rows]
     benchmark = pflbed.build(table, experiment.data.spec(experiment.seed))
     return Prepared(experiment, benchmark, pflbed.clients(benchmark, images), decoded.table.digest)
-
-
-def some_of_each(table: Table, limit: int, seed: int) -> list[int]:
-    """Draw at most so many rows of every class of every domain."""
-    cells = table.labels + len(table.class_names) * table.domains
-    drawn = numpy_generator(seed, "limit").permutation(len(table))
-    return sorted(int(row) for cell in np.unique(cells) for row in drawn[cells[drawn] == cell][:limit])
 
 
 def is_benchmark(source: str) -> bool:

@@ -19,11 +19,11 @@ from fedbasis.networks.models import MODELS
 from fedbasis.networks.train import Augment
 from fedbasis.serving.personalize import KEPT, all_ways
 from pflbed import Spec
+from pflbed.dataset import EMBEDDED
 from pflbed.errors import InputError, did_you_mean
 from pflbed.files import sha256_of
 from pflbed.spec import PARTITIONS
 
-EMBEDDED = "digits4"
 LATER = (("data", "limit"), ("train", "serve_every"), ("personalize", "whom"))
 """Keys that came after the first runs: at their default they do not count for a run's name."""
 WHOLE_LATER = ("aggregation", "privacy")

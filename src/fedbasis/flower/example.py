@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pflbed
-from fedbasis.experiment.config import EMBEDDED
 from fedbasis.methods import METHODS
-from pflbed.dataset import find
+from pflbed.dataset import EMBEDDED, find
 from pflbed.errors import InputError
 from pflbed.folders import scan_client
 from pflbed.manifest import CARD, load_manifest

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fedbasis.experiment import Prepared, prepare
-from fedbasis.experiment.config import EMBEDDED, Experiment, parse
+from fedbasis.experiment.config import Experiment, parse
 from fedbasis.report.chapter import Chapter
 from fedbasis.studies.outcome import Outcome
 from fedbasis.studies.scales import Scale, TestbedSettings
 from fedbasis.tensors.files import read_tensors
+from pflbed.dataset import EMBEDDED
 from pflbed.errors import InputError
 
 
