@@ -1,12 +1,14 @@
 """PFLBed: turn a cross-domain image dataset into a faithful benchmark for personalized federated learning."""
 
+from pflbed.adapters import from_dataset
 from pflbed.bench_folder import load, write
 from pflbed.benchmark import Benchmark
 from pflbed.cache import Decoded, decode
-from pflbed.client_data import Client, Clients, Images, clients
+from pflbed.client_data import Client, Clients, ClientView, Images, clients
 from pflbed.dataset import Dataset, find
 from pflbed.errors import InputError
 from pflbed.folders import scan, scan_client
+from pflbed.in_memory import digits4, from_arrays
 from pflbed.manifest import load_manifest
 from pflbed.score import (
     bootstrap_interval,
@@ -22,6 +24,7 @@ from pflbed.table import Table
 __all__ = [
     "Benchmark",
     "Client",
+    "ClientView",
     "Clients",
     "Dataset",
     "Decoded",
@@ -33,7 +36,10 @@ __all__ = [
     "build",
     "clients",
     "decode",
+    "digits4",
     "find",
+    "from_arrays",
+    "from_dataset",
     "global_accuracy",
     "label_mismatch",
     "load",

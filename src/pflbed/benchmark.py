@@ -128,7 +128,8 @@ class Benchmark:
         save(self, folder)
 
     @cached_property
-    def _numbers(self) -> Mapping[str, int]:
+    def client_numbers(self) -> Mapping[str, int]:
+        """The index of every client in ``client_ids``."""
         return {name: i for i, name in enumerate(self.client_ids)}
 
     @cached_property
@@ -168,12 +169,12 @@ class Benchmark:
         return order[starts[number] : starts[number + 1]]
 
     def _index(self, client_id: str) -> int:
-        if client_id not in self._numbers:
+        if client_id not in self.client_numbers:
             raise InputError(
                 f"client must be one of the {len(self.client_ids)} from {self.client_ids[0]!r} to "
                 f"{self.client_ids[-1]!r}, got {client_id!r}; see client_ids"
             )
-        return self._numbers[client_id]
+        return self.client_numbers[client_id]
 
 
 def _held(split: str) -> int:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 import hashlib
 import mmap
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pflbed.benchmark import Benchmark
-from pflbed.errors import InputError
+from pflbed.errors import InputError, did_you_mean
 from pflbed.table import Rows
 
 MemmapLocation = tuple[str, int, tuple[int, ...]]
@@ -127,7 +128,23 @@ class Client:
 
 
 class Clients(Mapping[str, Client]):
-    """All clients by name, each made when it is asked for, so that a hundred thousand cost nothing."""
+    """The clients of a benchmark by name. A client is created when it is accessed, so many clients cost no memory.
+
+    Args:
+        benchmark: Which rows every client has.
+        pixels: The images, uint8 [N, H, W, C]; row i belongs to row i of the benchmark's table.
+
+    Example:
+        >>> import pflbed
+        >>> images, labels = np.zeros((80, 8, 8, 3), dtype=np.uint8), np.arange(80) % 2
+        >>> clients = pflbed.from_arrays(images, labels, clients=3, new=2)
+        >>> list(clients.new)
+        ['data/n00', 'data/n01']
+        >>> clients.classes, clients.image_shape
+        (('0', '1'), (8, 8, 3))
+        >>> clients["data/n00"].domain
+        'data'
+    """
 
     def __init__(self, benchmark: Benchmark, pixels: NDArray[np.uint8]) -> None:
         if len(pixels) != len(benchmark.table):
@@ -160,6 +177,35 @@ class Clients(Mapping[str, Client]):
     def __len__(self) -> int:
         return len(self.benchmark.client_ids)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.benchmark.client_numbers
+
+    def __repr__(self) -> str:
+        roles = f"{len(self.participating)} participating and {len(self.new)} new clients"
+        shape = "x".join(map(str, self.image_shape))
+        return f"Clients({roles}, {len(self.pixels)} images of {shape}, {len(self.classes)} classes)"
+
+    @cached_property
+    def participating(self) -> ClientView:
+        """The clients that train together."""
+        return ClientView(self, self.benchmark.participating)
+
+    @cached_property
+    def new(self) -> ClientView:
+        """The clients that arrive after training."""
+        return ClientView(self, self.benchmark.new)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes; a label is an index into them."""
+        return self.benchmark.table.class_names
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of every image."""
+        height, width, channels = self.pixels.shape[1:]
+        return height, width, channels
+
     def _images(self, rows: Rows) -> Images:
         return Images(self.pixels, rows, self.benchmark.table.labels[rows])
 
@@ -172,6 +218,64 @@ class Clients(Mapping[str, Client]):
         return self._shared[key]
 
 
+class ClientView(Mapping[str, Client]):
+    """Some of the clients, by name. Like ``Clients``, it creates a client when it is accessed.
+
+    Args:
+        clients: All clients.
+        names: The clients of this view, in order.
+    """
+
+    def __init__(self, clients: Clients, names: Sequence[str]) -> None:
+        self.clients, self._names = clients, dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> Client:
+        if name not in self._names:
+            raise InputError(
+                f"client must be one of the {len(self)} of this view, got {name!r}{did_you_mean(name, list(self))}; "
+                "choose one of these"
+            )
+        return self.clients[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __repr__(self) -> str:
+        return f"ClientView({len(self)} of {len(self.clients)} clients)"
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes; a label is an index into them."""
+        return self.clients.classes
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of every image."""
+        return self.clients.image_shape
+
+
 def clients(benchmark: Benchmark, pixels: NDArray[np.uint8]) -> Clients:
-    """Give every client of a benchmark; a row of ``pixels`` is a row of the benchmark's table."""
+    """Combine a benchmark with its pixels.
+
+    Args:
+        benchmark: Which rows every client has.
+        pixels: The images, uint8 [N, H, W, C]; row i belongs to row i of the benchmark's table.
+
+    Returns:
+        The clients by name.
+
+    Example:
+        >>> import pflbed
+        >>> data = pflbed.find("digits4")
+        >>> benchmark = pflbed.build(data.table, pflbed.Spec(clients_per_domain=2, new_clients_per_domain=1))
+        >>> everyone = pflbed.clients(benchmark, data.decode(28).images)
+        >>> everyone["mnist/n00"].train.pixels.shape[1:]
+        (28, 28, 3)
+    """
     return Clients(benchmark, pixels)

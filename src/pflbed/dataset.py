@@ -41,6 +41,8 @@ class Dataset:
     ) -> Decoded:
         """Decode all rows, or those of ``table``, which is a part of this dataset's; see ``pflbed.decode``."""
         chosen = self.table if table is None else table
+        if self.source.decoded is not None and (resolution, channels) == (self.source.resolution, 3):
+            return _part(self.source.decoded(progress), chosen)
         return decode(self.root, chosen, resolution, progress, self.source.open_image, channels=channels)
 
     def problems(self, findings: Findings | None = None) -> list[str]:
@@ -52,8 +54,10 @@ class Dataset:
 
     def checked(self, progress: Progress | None = None) -> tuple[Dataset, Findings, list[str]]:
         """Open every image: leave out what cannot be read, keep copies of one together, say what was found."""
-        from pflbed.check import check, content_groups
+        from pflbed.check import Findings, check, content_groups
 
+        if self.source.decoded is not None:  # computed images are readable and distinct
+            return self, Findings([], []), self.problems()
         findings = check(self.root, self.table, self.source.open_image, progress)
         problems = self.problems(findings)
         bad = {path for path, _ in findings.bad}
@@ -61,15 +65,35 @@ class Dataset:
         return replace(self, table=replace(table, groups=content_groups(table, findings))), findings, problems
 
 
-def find(data: Path | str, source: str | None = None, images: Path | None = None) -> Dataset:
-    """List the rows of a dataset; no image is opened."""
+def find(
+    data: Path | str, source: str | None = None, images: Path | None = None, progress: Progress | None = None
+) -> Dataset:
+    """List the images of a dataset. No image file is opened.
+
+    Args:
+        data: A folder ``<domain>/<class>/<image>``, a csv or parquet table, the folder of a known dataset, or
+            "digits4" for the embedded data.
+        source: The name of a known dataset, such as "pacs" or "cifar10"; None for any folder.
+        images: The folder that the paths of a table are relative to; None for the table's own folder.
+        progress: Called with (images done, images in all) while "digits4" is generated.
+
+    Returns:
+        The dataset: its table, and how to decode its images.
+
+    Example:
+        >>> dataset = find("digits4")
+        >>> dataset.table.domain_names
+        ('mnist', 'uci', 'photo', 'typeset')
+        >>> dataset.decode(28).images.shape == (len(dataset.table), 28, 28, 3)
+        True
+    """
     place = {"data": str(Path(data).absolute()) if str(data) != EMBEDDED else EMBEDDED, "source": source}
     if images is not None:
         place["images"] = str(Path(images).absolute())
     if str(data) == EMBEDDED and source in (None, EMBEDDED):
         from pflbed.sources import digits4
 
-        return Dataset(digits4.SOURCE, Path(), digits4.SOURCE.scan(Path()), place)
+        return Dataset(digits4.SOURCE, Path(), digits4.make(progress=progress).table, place)
     path = Path(data)
     if path.suffix.lower() in TABLES and not path.is_dir():
         if source is not None:
@@ -83,6 +107,14 @@ def find(data: Path | str, source: str | None = None, images: Path | None = None
     chosen = SOURCES[source or "folder"]
     table = chosen.scan(path)
     return Dataset(chosen, chosen.folder(path), table, place)
+
+
+def _part(decoded: Decoded, table: Table) -> Decoded:
+    """The rows of a table, in its order, of decoded images."""
+    if table.paths == decoded.table.paths:
+        return Decoded(table, decoded.images, [])
+    row_of = {path: row for row, path in enumerate(decoded.table.paths)}
+    return Decoded(table, decoded.images[[row_of[path] for path in table.paths]], [])
 
 
 def _table_file(path: Path, images: Path | None, place: dict[str, Any]) -> Dataset:

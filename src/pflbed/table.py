@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pflbed.errors import InputError
+from pflbed.seeding import generator
 
 Rows = NDArray[np.int64]
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
@@ -93,6 +94,31 @@ class Table:
             users=None if self.users is None else self.users[rows],
             official_test=None if self.official_test is None else self.official_test[rows],
         )
+
+
+def limited_rows(table: Table, limit: int, seed: int) -> list[int]:
+    """Draw at most ``limit`` rows of every class of every domain.
+
+    Args:
+        table: The rows to draw from.
+        limit: How many rows of a class of a domain to keep at most.
+        seed: Another seed draws other rows.
+
+    Returns:
+        Row numbers in increasing order, for ``Table.take``.
+
+    Example:
+        >>> table = Table(paths=("a", "b", "c"), labels=np.array([0, 0, 1]), domains=np.array([0, 0, 0]),
+        ...               class_names=("cat", "dog"), domain_names=("photo",), digest="")
+        >>> rows = limited_rows(table, limit=1, seed=0)
+        >>> len(rows), table.take(rows).labels
+        (2, array([0, 1]))
+    """
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise InputError(f"limit must be a whole number of at least 1, got {limit!r}; leave it out to take every image")
+    cells = table.labels + len(table.class_names) * table.domains
+    drawn = generator(seed, "limit").permutation(len(table))
+    return sorted(int(row) for cell in np.unique(cells) for row in drawn[cells[drawn] == cell][:limit])
 
 
 def in_order(names: Iterable[str]) -> list[str]:

@@ -150,8 +150,8 @@ def train(
     from fedbasis.experiment import config as configuration
     from fedbasis.experiment import execute, prepare
     from fedbasis.methods import find_method
-    from fedbasis.training.events import to_all
     from fedbasis.report.runs import RunData, sizes_of
+    from fedbasis.training.events import to_all
 
     experiment = configuration.read(config)
     changed = experiment.as_dict()

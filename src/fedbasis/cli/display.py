@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import ValueTable
+from fedbasis.serving.evaluation import ResultRow
 from fedbasis.serving.personalize import UNTRAINED
 from fedbasis.training.events import (
     ClientServed,
@@ -23,7 +24,6 @@ from fedbasis.training.events import (
     RunStarted,
     WorkersStarted,
 )
-from fedbasis.serving.evaluation import ResultRow
 
 BLOCKS = " ▏▎▍▌▋▊▉█"
 
@@ -49,6 +49,31 @@ class Live:
     def listener(self, title: str) -> Emit:
         """Show one run's events."""
         return _RunDisplay(self, title)
+
+
+def show_progress() -> Emit:
+    """Make a listener that shows the progress of ``train`` or ``evaluate``: a bar in a terminal, else a line per round.
+
+    Returns:
+        A function to pass as ``on_event``.
+
+    Example:
+        >>> import fedbasis as fb
+        >>> callable(fb.show_progress())
+        True
+    """
+    live = Live(Console(stderr=True, emoji=False))
+    show = live.listener("")
+
+    def listen(event: Event) -> None:
+        if isinstance(event, RunStarted):
+            live.progress.start()
+        show(event)
+        ended = isinstance(event, RoundEnded) and event.record["round"] == event.record["rounds"]
+        if ended or (isinstance(event, ClientServed) and event.done == event.total):
+            live.progress.stop()
+
+    return listen
 
 
 class _RunDisplay:
@@ -84,9 +109,8 @@ class _RunDisplay:
             case WorkersStarted(description):
                 self._say(f"works with {description}")
             case ClientTrained(number, client, clients, loss):
-                done = (number - 1) + client / clients
                 note = f"client {client}/{clients}  loss {loss:.3f}"
-                self._show(f"round {number}/{self._rounds}", done, self._rounds, note)
+                self._show(f"round {number}/{self._rounds}", number - 1 + client / clients, self._rounds, note)
             case RoundEnded(record):
                 self._round(record)
             case ClientServed(done, total, record):

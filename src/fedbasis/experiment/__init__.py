@@ -39,6 +39,7 @@ from pflbed import Benchmark, Client, Images, InputError
 from pflbed.dataset import EMBEDDED, find
 from pflbed.files import write_json
 from pflbed.manifest import CARD, read_card
+from pflbed.table import limited_rows
 
 
 @dataclass(frozen=True)
@@ -148,15 +149,19 @@ def prepare(experiment: Experiment, emit: Emit = ignore) -> Prepared:
     data = experiment.data
     if is_benchmark(data.source):
         return _built_before(experiment, Path(data.source), emit)
-    dataset = find(data.source, data.dataset)
-    if data.source != EMBEDDED:
-        dataset, findings, _ = dataset.checked(progress)
-        if findings.bad:
-            emit(ImagesSkipped(findings.bad))
+    dataset = find(data.source, data.dataset, progress=progress)
+    if dataset.source.resolution not in (None, data.resolution):
+        raise InputError(
+            f"The embedded data are {dataset.source.resolution} pixels wide, but data.resolution is {data.resolution}; "
+            f"set it to {dataset.source.resolution}."
+        )
+    dataset, findings, _ = dataset.checked(progress)
+    if findings.bad:
+        emit(ImagesSkipped(findings.bad))
     decoded = dataset.decode(data.resolution, progress=progress, channels=data.channels)
     table, images = decoded.table, decoded.images
     if data.limit is not None:
-        rows = table.limited_rows(data.limit, experiment.seed)
+        rows = limited_rows(table, data.limit, experiment.seed)
         table, images = table.take(rows), images[rows]
     benchmark = pflbed.build(table, data.spec(experiment.seed))
     return Prepared(experiment, benchmark, pflbed.clients(benchmark, images), decoded.table.digest)

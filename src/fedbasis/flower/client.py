@@ -116,7 +116,7 @@ def fit(node: Node, plan: FederatedRun, payload: Payload) -> Payload:
     out = node.place(payload.word("run")) / "model"
     adaptation = plan.experiment.personalize.adaptation()
     images = _images(node, plan.federation.classes, plan.experiment.data.resolution)
-    served = serve(card, _received(payload), images, None, adaptation, payload.number("seed"))
+    served = serve(plan.method(), card, _received(payload), images, None, adaptation, payload.number("seed"))
     write_model(served, out, overwrite=True)
     told = {key: float(getattr(served, key)) for key in ("before", "after", "images", "held_out")}
     return Payload({"how": served.way}, told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -133,12 +134,18 @@ def curves(
     return figure
 
 
-def heat(alpha: Mapping[str, Sequence[float]], block: str, colors: Mapping[str, str] | None = None) -> Figure:
-    """Draw one block's coefficients: a row per client in the colour of its domain, a column per basis."""
+def heat(
+    values: Mapping[str, Sequence[float]],
+    title: str,
+    columns: Sequence[str],
+    colors: Mapping[str, str] | None = None,
+) -> Figure:
+    """Draw what clients learned, as shares of one: a row per client in the colour of its domain."""
     from matplotlib.colors import to_rgb
 
-    shares = np.array([list(row) for row in alpha.values()], dtype=np.float64)
-    names = [domain_of(client) for client in alpha]
+    common = os.path.commonprefix([column.rstrip("0123456789") for column in columns])  # "basis 0", "basis 1" ...
+    shares = np.array([list(row) for row in values.values()], dtype=np.float64)
+    names = [domain_of(client) for client in values]
     if colors is None:
         colors = {name: domain_color(number) for number, name in enumerate(dict.fromkeys(names))}
     figure = new_figure(NARROW, 0.75 + min(0.17, max(0.07, 3.2 / len(shares))) * len(shares))
@@ -151,13 +158,13 @@ def heat(alpha: Mapping[str, Sequence[float]], block: str, colors: Mapping[str, 
         axes.axhline(start, color=INK, linewidth=0.6)
     middles = [(a + b) / 2 for a, b in pairwise(starts)]
     axes.set_yticks(middles, [short(names[a], 11) for a in starts[:-1]])
-    axes.set_xticks(np.arange(shares.shape[1]) + 0.5, [str(k) for k in range(shares.shape[1])])
+    axes.set_xticks(np.arange(shares.shape[1]) + 0.5, [column.removeprefix(common) for column in columns])
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(True)
     axes.set_ylim(len(shares), 0)
-    axes.set_xlabel("basis")
-    axes.set_title(short(block, 20))
+    axes.set_xlabel(common.strip())
+    axes.set_title(short(title, 20))
     return figure
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from fedbasis.report.names import suffixes
 from fedbasis.report.runs import RunData
 from fedbasis.serving.evaluation import ResultRow
-from fedbasis.serving.personalize import label
 
 ClientScores = dict[tuple[str, str], float]
 """Accuracy by population and client: the same name in another split is another client."""
@@ -28,7 +27,7 @@ class Group:
     @property
     def name(self) -> str:
         """The group's name for a reader."""
-        return label(self.runs[0].method, "none") + self.suffix
+        return self.runs[0].title + self.suffix
 
     @cached_property
     def scored(self) -> list[RunData]:
@@ -52,9 +51,9 @@ class Group:
 
     def title(self, how: str) -> str:
         """Name one of the group's ways; two that tables call the same get their short names."""
-        method = self.runs[0].method
-        plain = label(method, how)
-        same = [other for other in self.ways if label(method, other) == plain]
+        label = self.runs[0].label
+        plain = label(how)
+        same = [other for other in self.ways if label(other) == plain]
         return plain + (f" ({how})" if len(same) > 1 else "") + self.suffix
 
     def rows(self, how: str, size: str) -> list[ResultRow]:

@@ -73,7 +73,7 @@ def _context(runs: Sequence[RunData], sections: Sequence[Chapter], home: Path) -
                 if (panel := panels.accuracies(testbed.groups, testbed.title, sheet))
             ],
             "training": training.training(groups, sheet),
-            "bases": training.bases(groups, sheet),
+            "charts": training.charts(groups, sheet),
             "adaptation": panels.adaptation(groups, smallest, sheet),
             "learned": panels.learned(groups, largest, sheet),
             "populations": panels.populations(groups, sheet),

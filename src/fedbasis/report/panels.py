@@ -98,24 +98,20 @@ def adaptation(groups: Sequence[Group], size: str, sheet: Sheet) -> Panel | None
 
 
 def learned(groups: Sequence[Group], size: str, sheet: Sheet) -> list[Panel]:
-    """Show the coefficients of every new client at the chosen rate, a figure per block; of several seeds the first."""
+    """Show what every new client learned at the chosen rate, a figure per row of a table; of several seeds the first."""
     colors = domain_colors(groups)
     order = list(colors)
     panels = []
     for group in groups:
         shown = [(first, row) for first in group.scored[:1] for row in first.rows if row.size == size]
         for run, row in shown:
-            alpha = {r["client"]: r["alpha"] for r in run.chosen(row.how, row.size) if r.get("alpha")}
-            clients = sorted(alpha, key=lambda client: (order.index(domain_of(client)), client))
-            title = group.title(row.how) + seed_of(group, run)
-            drawn = [
-                sheet(
-                    figures.heat({client: alpha[client][block] for client in clients}, block, colors),
-                    f"{title}: coefficients of every new client in block {block}",
-                )
-                for block in (alpha[clients[0]] if clients else ())
-            ]
-            if drawn:
+            for table in run.learned(row.how, row.size).values():
+                title = f"{group.title(row.how)}{seed_of(group, run)}: {table.title}"
+                drawn = []
+                for name, values in table.rows.items():
+                    clients = sorted(values, key=lambda client: (order.index(domain_of(client)), client))
+                    figure = figures.heat({client: values[client] for client in clients}, name, table.columns, colors)
+                    drawn.append(sheet(figure, f"{title}, {name}"))
                 panels.append(Panel(title, drawn, [(name, color, "dot") for name, color in colors.items()]))
     return panels
 

@@ -8,12 +8,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedbasis.serving.evaluation import ResultRow
+from fedbasis.serving.personalize import label
 from fedbasis.training.runs import Run, read_lines
 from pflbed import weighted_accuracy
 from pflbed.benchmark import Benchmark
@@ -25,16 +27,26 @@ Fields = Mapping[str, Any]
 NUMBER = int | float
 CONFIG: Fields = {"method": dict, "seed": int, "data": dict, "train": dict, "personalize": dict}
 DEFAULTS: Mapping[str, Any] = {"seed": 0, "data": {}, "train": {}, "personalize": {}}
+ABOUT: Fields = {"title": str, "labels": dict, "charts": dict}
 ROUND: Fields = {
-    "round": int, "rounds": int, "cosine": dict | None, "entropy": dict | None, "refused": list | None,
-    "absent": list | None, "served": NUMBER | None,
+    "round": int, "rounds": int, "phase": str | None, "refused": list | None, "absent": list | None,
+    "served": NUMBER | None,
 }  # fmt: skip
 RECORD: Fields = {
     "client": str, "how": str, "size": str, "rate": NUMBER, "validation": list, "validate_every": int,
-    "alpha": dict | None,
+    "learned": dict | None,
 }  # fmt: skip
 PREDICTIONS: Fields = {"last_predicted": list, "best_predicted": list}
 """Class indices of all test images: too long to keep in memory."""
+
+
+@dataclass(frozen=True)
+class LearnedTable:
+    """A table that every client learned, such as coefficients: its rows, and in each row every client's numbers."""
+
+    title: str
+    columns: Sequence[str]
+    rows: dict[str, dict[str, list[float]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,13 +165,35 @@ class RunData:
         rounds = self.lines[-1]["rounds"] if self.lines else self.config["train"].get("rounds", "?")
         return f"{self.rounds_done} of {rounds} rounds are done"
 
+    @cached_property
+    def about(self) -> Mapping[str, Any]:
+        """What the method told about itself: its title, labels of its ways, and its charts."""
+        path = self.run.about
+        if not path.is_file():
+            return {"title": label(self.method, "none"), "labels": {}, "charts": {}}
+        about = self._object(path)
+        _require(f"The file {path}", about, ABOUT)
+        for key in ("labels", "charts"):
+            _require(f"The file {path}", about[key], dict.fromkeys(about[key], str))
+        return about
+
     @property
-    def warm_start_end(self) -> int | None:
-        """The last round of the warm start; nothing if there is none or it has not ended."""
-        for line in self.lines:
-            if line.get("phase") == "bases":  # the state after the round; a warm-up round has no coefficients
-                return None if "entropy" in line else int(line["round"])
-        return None
+    def title(self) -> str:
+        """The name of the method for a reader."""
+        return str(self.about["title"])
+
+    def label(self, how: str) -> str:
+        """Name the method and a way of personalizing as tables do."""
+        return str(self.about["labels"].get(how) or label(self.method, how))
+
+    @property
+    def phase_ends(self) -> list[tuple[int, str]]:
+        """The last round of every phase of training but the last one, and the phase's name."""
+        return [
+            (int(line["round"]), line["phase"])
+            for line, following in pairwise(self.lines)
+            if line.get("phase") and line["phase"] != following.get("phase")
+        ]
 
     def ways(self) -> list[str]:
         """List the ways of personalizing, in the order of the results."""
@@ -177,6 +211,22 @@ class RunData:
         """Return the evaluation records at the learning rate chosen on validation images."""
         row = self.row(how, size)
         return [] if row is None else self.at_rate(how, size, row.rate)
+
+    def learned(self, how: str, size: str) -> dict[str, LearnedTable]:
+        """Return what the clients learned besides their models, by table, at the chosen learning rate."""
+        found: dict[str, LearnedTable] = {}
+        for record in self.chosen(how, size):
+            for name, table in (record.get("learned") or {}).items():
+                what = f"A record of {record['client']} in {self.run.evaluation}, table {name!r},"
+                _require(what, table, {"title": str, "columns": list, "rows": dict})
+                _require(what, table["rows"], dict.fromkeys(table["rows"], list))
+                mine = found.setdefault(name, LearnedTable(table["title"], [str(c) for c in table["columns"]], {}))
+                for row, values in table["rows"].items():
+                    shares = [number(value) for value in values]
+                    if len(shares) != len(mine.columns):
+                        raise InputError(f"{what} must have {len(mine.columns)} numbers a row, but has {len(shares)}.")
+                    mine.rows.setdefault(row, {})[record["client"]] = shares
+        return found
 
     def accuracies(self, how: str, size: str) -> dict[float, tuple[float, float]]:
         """Return the mean Last and Best of the clients at every learning rate, from the logged predictions."""
@@ -277,11 +327,10 @@ def validation_curve(records: Sequence[Mapping[str, Any]]) -> tuple[list[int], l
     return [every * (i + 1) for i in range(len(means))], means
 
 
-def _row(method: str, how: str, size: str, per_client: Mapping[str, float], **scores: float) -> ResultRow:
+def _row(method: str, label: str, how: str, size: str, per_client: Mapping[str, float], **scores: float) -> ResultRow:
     clients = {client: float(score) for client, score in per_client.items()}
-    return ResultRow(
-        str(method), str(how), str(size), per_client=clients, **{key: float(score) for key, score in scores.items()}
-    )
+    numbers = {key: float(score) for key, score in scores.items()}
+    return ResultRow(str(method), str(label), str(how), str(size), per_client=clients, **numbers)
 
 
 def _lines(path: Path, fields: Fields) -> list[dict[str, Any]]:

@@ -14,7 +14,6 @@ import fedbasis
 from fedbasis.report.chapter import Chapter
 from fedbasis.report.files import escaped, markdown
 from fedbasis.report.runs import RunData, numbers
-from fedbasis.serving.personalize import label
 from pflbed.files import replacing
 
 
@@ -42,7 +41,7 @@ def _provenance(runs: Sequence[RunData]) -> Iterator[str]:
         reused = first != run.folder
         total += served + (0.0 if reused else rounds)
         shown = f"as {first}" if reused else f"{rounds:.1f}"
-        lines.append(f"| {run.folder} | {label(run.method, 'none')} | {run.seed} | {shown} | {served:.1f} |")
+        lines.append(f"| {run.folder} | {run.title} | {run.seed} | {shown} | {served:.1f} |")
     if lines:
         yield (
             f"Made with {versions}. By their logs the {len(lines)} runs took {total:.0f} minutes, one after "

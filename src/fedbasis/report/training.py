@@ -1,4 +1,4 @@
-"""Which figure shows what of training: loss and validation along the rounds, and how far apart the bases are."""
+"""Which figure shows what of training: loss and validation along the rounds, and the charts that a method asks for."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,17 +10,17 @@ from fedbasis.report.figures import Line
 from fedbasis.report.groups import Group
 from fedbasis.report.panels import Panel, seed_of
 from fedbasis.report.runs import RunData, number
-from fedbasis.report.svg import INK, Sheet
+from fedbasis.report.svg import Sheet
 
 TOGETHER = 6
 """Curves of one figure; more cannot be told apart."""
-WARM = ("end of the warm start", "currentColor", "upright")
 CURVES = {"loss": ("training loss", 1.0), "validation": ("validation accuracy (%)", 100.0)}
-BASES = {"cosine": "mean pairwise cosine", "entropy": "entropy of α (nats)"}
+WHOLE = "network"
+"""The line of a chart that is about the whole network; the others are about its blocks."""
 
 
 def training(groups: Sequence[Group], sheet: Sheet) -> list[Panel]:
-    """Show loss and validation, a few methods together, then the bases of every method that has them."""
+    """Show loss and validation, a few methods together."""
     started = [group for group in groups if any(run.lines for run in group.runs)]
     parts = [started[i : i + TOGETHER] for i in range(0, len(started), TOGETHER)]
     lines = {
@@ -35,21 +35,26 @@ def training(groups: Sequence[Group], sheet: Sheet) -> list[Panel]:
             shown = ", ".join(group.name for group in part)
             drawn.append(sheet(figure, f"{name.capitalize()} along the rounds: {shown}"))
         legend = [(group.name, figures.method_color(i), "-") for i, group in enumerate(part)]
-        legend += [WARM] if any(line.marks for line in lines["loss"][count]) else []
+        legend += _ends([run for group in part for run in group.runs])
         panels.append(Panel("", drawn, legend))
     return panels
 
 
-def bases(groups: Sequence[Group], sheet: Sheet) -> list[Panel]:
-    """Show cosine and entropy along the rounds, block by block; of several seeds the first."""
+def charts(groups: Sequence[Group], sheet: Sheet) -> list[Panel]:
+    """Draw the charts that methods ask for, such as how alike their bases are; of several seeds the first."""
     firsts = [(group, run) for group in groups for run in [run for run in group.runs if run.lines][:1]]
-    return [panel for group, run in firsts if (panel := _bases(group.name + seed_of(group, run), run, sheet))]
+    return [panel for group, run in firsts if (panel := _charts(group.name + seed_of(group, run), run, sheet))]
+
+
+def _ends(runs: Sequence[RunData]) -> list[tuple[str, str, str]]:
+    phases = dict.fromkeys(phase for run in runs for _, phase in run.phase_ends)
+    return [(f"end of the {phase}", "currentColor", "upright") for phase in phases]
 
 
 def _line(group: Group, place: int, count: int, key: str) -> Line:
     """Average a curve over the seeds; a band holds them all."""
     runs = [run for run in group.runs if run.lines]
-    start, end = min(int(run.lines[0]["round"]) for run in runs), runs[0].warm_start_end
+    start, ends = min(int(run.lines[0]["round"]) for run in runs), runs[0].phase_ends
     last = max(int(run.lines[-1]["round"]) for run in runs)
     values = np.full((len(runs), last - start + 1), np.nan)
     for row, run in zip(values, runs, strict=True):
@@ -62,7 +67,7 @@ def _line(group: Group, place: int, count: int, key: str) -> Line:
     return Line(
         range(start, last + 1), mean.tolist(), color=figures.method_color(place),
         width=1.4 + 1.2 * (count - 1 - place) / count,  # equal curves lie on each other, all visible
-        marks=() if end is None else (end,),
+        marks=[round_ for round_, _ in ends],
         band=(low.tolist(), high.tolist()) if len(runs) > 1 else None,
     )  # fmt: skip
 
@@ -76,29 +81,30 @@ def _limits(lines: Sequence[Line]) -> tuple[float, float] | None:
     return min(values) - room, max(values) + room
 
 
-def _bases(name: str, run: RunData, sheet: Sheet) -> Panel | None:
-    cosine, entropy = _nested(run.lines, "cosine"), _nested(run.lines, "entropy")
-    if not cosine and not entropy:
-        return None
-    blocks = list(entropy) or [block for block in cosine if block != "network"]
+def _charts(name: str, run: RunData, sheet: Sheet) -> Panel | None:
+    """Draw one chart for every group of numbers: a line a block, and a thick one for the network or the mean."""
+    found = {key: series for key in run.about["charts"] if (series := _nested(run.lines, key))}
+    blocks = list(dict.fromkeys(block for series in found.values() for block in series if block != WHOLE))
     colors = {block: figures.depth_color(i / max(1, len(blocks) - 1)) for i, block in enumerate(blocks)}
-    end, rounds = run.warm_start_end, [line["round"] for line in run.lines]
-    marks = () if end is None else (end,)
-    whole = {"cosine": cosine.pop("network", [])}
-    if entropy:
-        whole["entropy"] = np.mean(list(entropy.values()), axis=0).tolist()
+    rounds, marks = [line["round"] for line in run.lines], [number_ for number_, _ in run.phase_ends]
     drawn = []
-    for what, series in (("cosine", cosine), ("entropy", entropy)):
-        lines = [Line(rounds, values, color=colors.get(block, INK), width=1.0) for block, values in series.items()]
-        if any(np.isfinite(whole.get(what, []))):
-            lines.append(Line(rounds, whole[what], width=2.0, marks=marks))
+    for key, series in found.items():
+        title = run.about["charts"][key]
+        whole = series.get(WHOLE) or np.mean(list(series.values()), axis=0).tolist()
+        lines = [
+            Line(rounds, values, color=colors[block], width=1.0) for block, values in series.items() if block in colors
+        ]
+        if any(np.isfinite(whole)):
+            lines.append(Line(rounds, whole, width=2.0, marks=marks))
         if lines:
-            drawn.append(sheet(figures.curves(lines, "round", BASES[what]), f"{name}: {BASES[what]} along the rounds"))
-    legend = [("whole network (cosine), mean of blocks (entropy)", "currentColor", "-")]
-    legend += [(block, color, "-") for block, color in colors.items()] + ([WARM] if marks else [])
-    return Panel(f"The bases of {name}", drawn, legend)
+            drawn.append(sheet(figures.curves(lines, "round", title), f"{name}: {title} along the rounds"))
+    if not drawn:
+        return None
+    legend = [("whole network, or mean of its blocks", "currentColor", "-")]
+    legend += [(block, color, "-") for block, color in colors.items()] + _ends([run])
+    return Panel(name, drawn, legend)
 
 
 def _nested(lines: Sequence[Mapping[str, Any]], key: str) -> dict[str, list[float]]:
-    found = [line.get(key) or {} for line in lines]
+    found: list[dict[str, Any]] = [value if isinstance(value := line.get(key), dict) else {} for line in lines]
     return {name: [number(values.get(name)) for values in found] for name in dict.fromkeys(n for v in found for n in v)}

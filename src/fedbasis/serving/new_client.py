@@ -117,12 +117,12 @@ def serve_folder(
     """Personalize a model for a client's folder."""
     card, server = artifact.load(bases_at(bases), "bases", trust, network)
     data, bad = read_folder(folder, card)
-    return serve(
-        card, server, data, way, plan, seed, keep=keep, bad=bad, network=network, bases=str(bases), folder=str(folder)
-    )
+    method = method_of(card, network)
+    return serve(method, card, server, data, way, plan, seed, keep=keep, bad=bad, bases=str(bases), folder=str(folder))
 
 
 def serve(
+    method: Method,
     card: artifact.Card,
     server: State,
     data: Examples,
@@ -132,12 +132,10 @@ def serve(
     *,
     keep: Literal["last", "best"] = "last",
     bad: Sequence[tuple[str, str]] = (),
-    network: NetworkSource | None = None,
     bases: str = "the bases",
     folder: str = "the client's data",
 ) -> Served:
     """Personalize a model for a client's images; ``bases`` and ``folder`` are what errors call these."""
-    method = method_of(card, network)
     try:
         method.serving.check(server)
     except KeyError as error:
@@ -194,12 +192,20 @@ def serve(
 
 def write_model(served: Served, out: Path, overwrite: bool = False) -> None:
     """Write the personal model as one ordinary artifact, which needs nothing of the bases."""
+    card, state = model_of(served)
+    artifact.save(out, state, card, overwrite=overwrite)
+
+
+def model_of(served: Served) -> tuple[artifact.Card, State]:
+    """Return the personal model as it is published: a card, one ordinary state dict, and what else is needed."""
     provenance: dict[str, Any] = {
         "bases": served.card.sha256,
         "personalized_by": served.way,
         "epochs": served.fitted.epoch,
         "images": served.images,
         "held_out": served.held_out,
+        "before": served.before,
+        "after": served.after,
     }
     ways = served.method.ways
     alone = ways.one_network or served.way not in ways.own
@@ -211,7 +217,7 @@ def write_model(served: Served, out: Path, overwrite: bool = False) -> None:
     }
     card = served.card.model_copy(update=update)
     state: State = {"": artifact.whole_model(served.method.task.network, served.fitted.tensors)}
-    artifact.save(out, state if alone else {**state, LEARNED: served.fitted.learned}, card, overwrite=overwrite)
+    return card, state if alone else {**state, LEARNED: served.fitted.learned}
 
 
 def predict_images(

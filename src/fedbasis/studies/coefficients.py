@@ -38,14 +38,13 @@ class Coefficients(Study):
             run, where = found.get(request), title(setup, request.testbed)
             if run is None:
                 continue
-            learned = run.chosen(HOW, sizes(setup, request.testbed)[-1])
-            clients = sorted((r["client"], r["alpha"]) for r in learned if r.get("alpha"))
+            learned = run.learned(HOW, sizes(setup, request.testbed)[-1])["alpha"]
             shares = {}
-            for block in clients[0][1] if clients else ():
-                alpha = {client: mine[block] for client, mine in clients}
+            for block, clients in learned.rows.items():
+                alpha = dict(sorted(clients.items()))
                 caption = f"{where}: coefficients of every new client in block {block}"
                 name = f"coefficients-{request.testbed}-{block}"
-                drawn.append(drawing.drawn(name, caption, partial(figures.heat, alpha, block)))
+                drawn.append(drawing.drawn(name, caption, partial(figures.heat, alpha, block, learned.columns)))
                 shares[block] = explained(alpha)
             caption = f"{where}: share of the coefficients' variance that lies between domains"
             rows = {block: [number(share, 2, run.folder)] for block, share in shares.items()}

@@ -9,12 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor
 
 from fedbasis.experiment import Prepared
 from fedbasis.methods.base import Context
-from fedbasis.methods.fedbasis import coefficients
-from fedbasis.methods.fedbasis.bases import BasisSet
 from fedbasis.networks.train import examples_of
 from fedbasis.report.chapter import Chapter, ReportFigure
 from fedbasis.report.runs import NUMBER
@@ -57,9 +54,8 @@ def trace(prepared: Prepared, run: Run) -> None:
     method, name = prepared.method, prepared.benchmark.participating[0]
     lines: list[dict[str, Any]] = []
 
-    def watch(bases: BasisSet, psi: Tensor) -> None:
-        entropy = float(coefficients.entropy(coefficients.alpha(psi)).mean())
-        lines.append({"step": len(lines) + 1, COSINE: bases.cosine()[0], ENTROPY: entropy})
+    def watch(numbers: Mapping[str, float]) -> None:
+        lines.append({"step": len(lines) + 1, **numbers})
 
     server = method.init(prepared.experiment.seed)
     context = Context(prepared.experiment.seed, name, method.task.network.workspace(), watch=watch)

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fedbasis.experiment import Observer
 from fedbasis.experiment.config import Experiment, parse
 from fedbasis.experiment.jobs import RunJob, carry_out
 from fedbasis.report import write_report
@@ -19,6 +18,7 @@ from fedbasis.report.runs import RunData
 from fedbasis.report.text import write_text
 from fedbasis.studies.base import Results, Setup, Study
 from fedbasis.studies.plan import Item
+from fedbasis.training.events import Emit
 from fedbasis.training.runs import Run
 from pflbed.errors import InputError
 
@@ -53,13 +53,13 @@ def _settings(experiment: Experiment) -> str:
 
 
 def carry_out_plan(
-    items: Sequence[Item], out: Path, jobs: int, watch: Callable[[int, Item], Observer], ended: Callable[[int], None]
+    items: Sequence[Item], out: Path, jobs: int, watch: Callable[[int, Item], Emit], ended: Callable[[int], None]
 ) -> Done:
     """Execute the runs that are not done yet, ``jobs`` at once; a run that fails does not stop the others."""
     work = [RunJob(item.experiment, item.training_key, ",".join(item.post_steps)) for item in items]
-    observers = [watch(number, item) for number, item in enumerate(items)]
+    listeners = [watch(number, item) for number, item in enumerate(items)]
     done = Done()
-    for number, result in carry_out(work, out / RUNS, observers, jobs):
+    for number, result in carry_out(work, out / RUNS, listeners, jobs):
         if isinstance(result, Exception):
             done.failed.append((items[number], result))
         else:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from pflbed.cache import Decoded, Progress
 from pflbed.spec import Spec
 from pflbed.table import Table
 
@@ -36,6 +37,10 @@ class Source:
     """The paper's way to split it."""
     oddities: Callable[[Path], list[str]] = lambda _: []
     """Say what lies in that folder and is not listed: empty folders, other files, names that look alike."""
+    decoded: Callable[[Progress | None], Decoded] | None = None
+    """All pixels at once, at ``resolution``, for a dataset that is computed and not read from image files."""
+    resolution: int | None = None
+    """The one resolution that a computed dataset has."""
     folder: Callable[[Path], Path] = Path
     """Where the rows' paths start: the data folder, or the folder in it that the official archive unpacks to."""
 

@@ -184,4 +184,6 @@ SOURCE = Source(
     open_image=open_image,
     counts={},
     spec=Spec(),
+    decoded=lambda progress: make(progress=progress),
+    resolution=28,
 )

@@ -5,7 +5,7 @@ A local round learns the coefficients with the bases frozen, sharpens them, and 
 frozen (equation 9). A new client learns coefficients only, or coefficients and a classifier.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -190,7 +190,7 @@ class FedBasis(Method):
         """Learn coefficients, sharpen them, train the bases (or FedAvg's model during the warm start)."""
         if MODEL in received:
             return self._warm_start.client_update(received, state, data, context, self._only)
-        work = LocalWork(context.model, data, self.task.recipe, self._only, context.watch)
+        work = LocalWork(context.model, data, self.task.recipe, self._only, _watched(context))
         psi = self._uniform(context.model.weights[0])
         if state is not None:
             psi = state[COEFFICIENTS][PSI].to(psi, copy=True)
@@ -247,7 +247,7 @@ class FedBasis(Method):
     ) -> Iterator[tuple[float, Tensors]]:
         """Learn psi, and for ``coefficients+classifier`` an offset of the classifier, with the bases frozen."""
         classifier = self.task.layout.block_of(self.task.classifier) if way.endswith("+classifier") else None
-        work = LocalWork(context.model, data, plan.recipe(self.task.recipe), None, context.watch)
+        work = LocalWork(context.model, data, plan.recipe(self.task.recipe), None, _watched(context))
         bases = self._on_device(server, context)
         psi = self._uniform(context.model.weights[0])
         settings = self.config.at_a_new_client(classifier is not None)
@@ -264,3 +264,15 @@ class FedBasis(Method):
 
     def _uniform(self, like: Tensor) -> Tensor:
         return like.new_zeros(len(self.task.layout.blocks), self.config.bases)
+
+
+def _watched(context: Context) -> Callable[[BasisSet, Tensor], None] | None:
+    """Report to who watches a client how alike the bases are after every step, and how even the coefficients."""
+    if (watch := context.watch) is None:
+        return None
+
+    def step(bases: BasisSet, psi: Tensor) -> None:
+        entropy = float(coefficients.entropy(coefficients.alpha(psi)).mean())
+        watch({"cosine": bases.cosine()[0], "plain_entropy": entropy})
+
+    return step
