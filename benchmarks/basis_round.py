@@ -39,7 +39,9 @@ class KFold(FedBasisConfig):
 
 def methods_of(network: Network, batch: int) -> dict[str, Method]:
     """Make the three ways to spend a client's steps."""
-    one, two = (Recipe(Preprocessing(network.resolution), epochs=epochs, batch=batch) for epochs in (1, 2))
+    one, two = (
+        Recipe(preprocessing=Preprocessing(network.resolution), epochs=epochs, batch=batch) for epochs in (1, 2)
+    )
     basis = METHODS["fedbasis"]
     return {
         "FedAvg": METHODS["fedavg"](None, Task(network, two, rounds=2)),

@@ -53,7 +53,7 @@ def data_for(network: Network, count: int) -> Examples:
 def epochs_of(network: Network, batch: int, count: int) -> dict[str, Callable[[], None]]:
     """Return one function per kind of epoch, all on the same data, model and batches."""
     data = data_for(network, count)
-    recipe = Recipe(Preprocessing(network.resolution), epochs=1, batch=batch)
+    recipe = Recipe(preprocessing=Preprocessing(network.resolution), epochs=1, batch=batch)
     model = network.workspace()
     layout = model.layout
     start = network.initial(0)
@@ -100,10 +100,10 @@ def times(epochs: dict[str, Callable[[], None]], repeats: int) -> dict[str, floa
 
 
 def upload_ratio(network: Network) -> float:
-    task = Task(network, Recipe(Preprocessing(network.resolution), epochs=1), rounds=2)
+    task = Task(network, Recipe(preprocessing=Preprocessing(network.resolution), epochs=1), rounds=2)
     sent = []
     for name, config in (("fedavg", {}), ("fedbasis", {"bases": K, "init": "random", "warm_start": 0})):
-        method = METHODS[name](METHODS[name].Config(**config), task)
+        method = METHODS[name].build(METHODS[name].Config(**config), task)
         context = Context(0, "client", network.workspace())
         update, _ = method.client_update(method.init(0), None, data_for(network, 16), context)
         sent.append(nbytes(update.tensors))
@@ -118,10 +118,10 @@ def peak(kind: str) -> None:
     """
     torch.set_num_threads(1)
     network, batch = MEMORY
-    task = Task(network, Recipe(Preprocessing(network.resolution), epochs=1, batch=batch), rounds=2)
+    task = Task(network, Recipe(preprocessing=Preprocessing(network.resolution), epochs=1, batch=batch), rounds=2)
     settings: dict[str, Any] = {} if kind == "FedAvg" else {"bases": K, "init": "random", "warm_start": 0.0}
     name = "fedavg" if kind == "FedAvg" else "fedbasis"
-    method = METHODS[name](METHODS[name].Config(**settings), task)
+    method = METHODS[name].build(METHODS[name].Config(**settings), task)
     received, context = method.init(0), Context(0, "client", network.workspace())
     data = data_for(network, 2 * batch)
     peaks: list[int] = []

@@ -73,8 +73,10 @@ class Watch(threading.Thread):
 def one_round(workers: int, clients: int) -> dict[str, float]:
     """Play a round and return what it held, in MiB."""
     torch.set_num_threads(1)
-    task = Task(Network("resnet18", 7, SIZE), Recipe(Preprocessing(SIZE), epochs=1, batch=BATCH), rounds=2)
-    method = METHODS["fedbasis"](METHODS["fedbasis"].Config(**BASES), task)
+    task = Task(
+        Network("resnet18", 7, SIZE), Recipe(preprocessing=Preprocessing(SIZE), epochs=1, batch=BATCH), rounds=2
+    )
+    method = METHODS["fedbasis"].build(METHODS["fedbasis"].Config(**BASES), task)
     data = shared_out(*random_images(clients * SAMPLES, SIZE, 7), clients)
     server, pool, watch = method.init(0), Pool(method, ["cpu"] * workers), Watch()
     sent = 0

@@ -162,7 +162,7 @@ def main() -> None:
     torch.set_num_threads(1)
     count, epochs, repeats = (8, 4, 2) if given.quick else (40, 10, 3)
     clients = new_clients(count)
-    task = Task(NETWORK, Recipe(Preprocessing(PIXELS)), rounds=2)
+    task = Task(NETWORK, Recipe(preprocessing=Preprocessing(PIXELS)), rounds=2)
     bases = METHODS["fedbasis"].Config(**BASES)
     fedavg, fedbasis = METHODS["fedavg"](None, task), METHODS["fedbasis"](bases, task)
     rows = []

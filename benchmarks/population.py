@@ -77,8 +77,12 @@ def player(name: str, population: int) -> None:
     """Play rounds of a method with a population, and tell the peak of memory after each."""
     torch.set_num_threads(1)
     turns = Turns()
-    task = Task(Network("plain:logistic", 10, PIXELS), Recipe(Preprocessing(PIXELS), epochs=1, batch=16), rounds=10**6)
-    method = METHODS[name](METHODS[name].Config(), task)
+    task = Task(
+        Network("plain:logistic", 10, PIXELS),
+        Recipe(preprocessing=Preprocessing(PIXELS), epochs=1, batch=16),
+        rounds=10**6,
+    )
+    method = METHODS[name].build(METHODS[name].Config(), task)
     with tempfile.TemporaryDirectory() as folder:
         pixels, labels = random_images(STORED, PIXELS)
         np.save(Path(folder) / "pixels.npy", pixels)

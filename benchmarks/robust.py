@@ -103,7 +103,9 @@ def score(
             prepared.experiment.ways, ("M",), settings.rates,
             Adaptation(settings.epochs, validate_every=settings.validate_every), ("none", *prepared.method.rate_free),
         )  # fmt: skip
-        records = evaluate(InProcess(prepared.method), prepared.method.published(server), prepared.new, plan, seed)
+        records = evaluate(
+            InProcess(prepared.method), prepared.method.serving.published(server), prepared.new, plan, seed
+        )
         rows = summarize(method, records, prepared.new)
         write_json(path, {label(method, row.how): 100 * row.last for row in rows})
     found: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))

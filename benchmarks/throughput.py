@@ -38,7 +38,7 @@ NETWORK = Network("cnn", 10, SIZE)
 def ours() -> None:
     """Play our rounds, with everything that a run does by default."""
     data = shared_out(*random_images(CLIENTS * SAMPLES, SIZE), CLIENTS)
-    task = Task(NETWORK, Recipe(Preprocessing(SIZE), epochs=1, batch=BATCH), rounds=10**6)
+    task = Task(NETWORK, Recipe(preprocessing=Preprocessing(SIZE), epochs=1, batch=BATCH), rounds=10**6)
     method = METHODS["fedavg"](None, task)
     pool, turns = Pool(method, ["cpu"] * CORES), Turns()
     with tempfile.TemporaryDirectory() as folder:

@@ -92,4 +92,4 @@ def tiny() -> Network:
 
 @pytest.fixture(scope="session")
 def recipe() -> Recipe:
-    return Recipe(Preprocessing(12), epochs=2, batch=8, rate=0.05, momentum=0.9, decay=1e-2)
+    return Recipe(preprocessing=Preprocessing(12), epochs=2, batch=8, rate=0.05, momentum=0.9, decay=1e-2)

@@ -82,7 +82,7 @@ def test_factored_equals_naive_equals_full(
     norm: str, major: bool, per_model: bool, dtype: torch.dtype, tolerance: float
 ) -> None:
     data = shapes_examples(40)
-    recipe = Recipe(Preprocessing(12), epochs=STEPS // 5, batch=8, rate=0.01, momentum=0.9, decay=1e-2)
+    recipe = Recipe(preprocessing=Preprocessing(12), epochs=STEPS // 5, batch=8, rate=0.01, momentum=0.9, decay=1e-2)
     module = Network("cnn-small", 3, 12, {"norm": norm}).build()
     layout = layout_of(module)
     bases = make_bases(module, layout, 3, major, dtype)
@@ -161,7 +161,7 @@ def test_factored_equals_autograd_for_drawn_networks(
     per_model: bool, one_block: bool, seed: int,
 ) -> None:  # fmt: skip
     data = shapes_examples(12, seed=seed)
-    recipe = Recipe(Preprocessing(12), epochs=3, batch=5, rate=rate, momentum=momentum, decay=decay)
+    recipe = Recipe(preprocessing=Preprocessing(12), epochs=3, batch=5, rate=rate, momentum=momentum, decay=decay)
     layers: list[nn.Module] = [nn.AvgPool2d(4), nn.Flatten()]
     inputs = 27
     with torch.random.fork_rng(devices=[]):
@@ -193,7 +193,10 @@ def test_coefficient_gradient_equals_autograd(major: bool, classifier: bool) -> 
     module = Network("cnn-small", 3, 12, {"norm": "group"}).build().double()
     layout = layout_of(module)
     bases = make_bases(module, layout, 3, major, torch.float64)
-    data, recipe = shapes_examples(8), Recipe(Preprocessing(12), epochs=1, batch=8, momentum=0.0, decay=0.0)
+    data, recipe = (
+        shapes_examples(8),
+        Recipe(preprocessing=Preprocessing(12), epochs=1, batch=8, momentum=0.0, decay=0.0),
+    )
     psi = torch.randn(len(layout.blocks), 3, generator=torch_generator("p"), dtype=torch.float64)
     leaf = psi.clone().requires_grad_()
     c = coefficients.combination(torch.softmax(leaf, 1), major)
@@ -219,7 +222,7 @@ def test_a_learner_ends_with_its_own_statistics_or_with_those_of_the_bases(stati
     layout = layout_of(module)
     start = FlatModel(module, layout).tensors()
     bases = BasisSet.from_models(layout, [start] * 4, True)
-    data, recipe = shapes_examples(20), Recipe(Preprocessing(12), epochs=2, batch=8)
+    data, recipe = shapes_examples(20), Recipe(preprocessing=Preprocessing(12), epochs=2, batch=8)
     model = FlatModel(module, layout)
     settings = CoefficientSettings("adam", 0.1, statistics)
     psi = torch.zeros(len(layout.blocks), 3)

@@ -27,7 +27,9 @@ def test_the_loop_by_hand_is_fedavg(channels_last: bool) -> None:
 
     network = Network("cnn", 3, 8)
     images = plain.shared_out(*plain.random_images(12, 8, 3), clients=2)
-    recipe = Recipe(Preprocessing(8), epochs=1, batch=6, rate=plain.RATE, momentum=plain.MOMENTUM, decay=plain.DECAY)
+    recipe = Recipe(
+        preprocessing=Preprocessing(8), epochs=1, batch=6, rate=plain.RATE, momentum=plain.MOMENTUM, decay=plain.DECAY
+    )
     method = METHODS["fedavg"](None, Task(network, recipe, rounds=1))
     server = method.init(0)
     engine = Serial(method, images, 0)
@@ -59,7 +61,9 @@ def test_an_attack_changes_what_attackers_send_and_nothing_else() -> None:
     import robust
 
     images = plain.shared_out(*plain.random_images(12, 8, 3), clients=2)
-    method = METHODS["fedavg"](None, Task(Network("cnn", 3, 8), Recipe(Preprocessing(8), epochs=1, batch=6), rounds=1))
+    method = METHODS["fedavg"](
+        None, Task(Network("cnn", 3, 8), Recipe(preprocessing=Preprocessing(8), epochs=1, batch=6), rounds=1)
+    )
     server, honest = method.init(0), Serial(method, images, 0)
     first, second = images
     attacked = robust.Attacked(honest, frozenset({second}), 0)

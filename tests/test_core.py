@@ -224,7 +224,7 @@ class TestTraining:
             assert min(map(len, parts)) > 1
 
     def test_local_sgd_equals_torch_sgd_by_hand(self, tiny: Network) -> None:
-        recipe = Recipe(Preprocessing(12), epochs=2, batch=8, rate=0.05, momentum=0.9, decay=1e-2)
+        recipe = Recipe(preprocessing=Preprocessing(12), epochs=2, batch=8, rate=0.05, momentum=0.9, decay=1e-2)
         data, model = shapes_examples(20), tiny.workspace()
         module = tiny.build()
         local_sgd(model, data, recipe, torch_generator("o"))

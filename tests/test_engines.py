@@ -178,8 +178,8 @@ class TestPool:
             from fedbasis.networks.models import Network
             from fedbasis.networks.train import Preprocessing, Recipe
             from test_engines import slow, worker
-            task = Task(Network("cnn-small", 3, 12), Recipe(Preprocessing(12)), 2)
-            pool = Pool(METHODS["fedavg"](METHODS["fedavg"].Config(), task), ["cpu"] * 2)
+            task = Task(Network("cnn-small", 3, 12), Recipe(preprocessing=Preprocessing(12)), 2)
+            pool = Pool(METHODS["fedavg"].build(METHODS["fedavg"].Config(), task), ["cpu"] * 2)
             results = pool.run(slow, {{"a": {{}}}}, [0.0, 60.0, 60.0], ["a", "b", "c"])
             next(results)
             print(*(worker(pool, number).pid for number in range(2)), flush=True)
@@ -272,7 +272,9 @@ class TestLooks:
             outcome = personalize(method, server, how, data, context, ADAPTATION, validate)
             assert outcome.validation
             for images in (client.val, client.test):
-                alone = method.probabilities(worker.model, outcome.last.learned, torch.from_numpy(images.pixels))
+                alone = method.serving.probabilities(
+                    worker.model, outcome.last.learned, torch.from_numpy(images.pixels)
+                )
                 assert look(images, outcome.last.learned).tolist() == alone.argmax(1).tolist()
         sets = {images.key for client in found.values() for images in (client.val, client.test)}
         assert len(worker.cache) == len(sets) < 2 * len(found)  # clients of a domain share theirs

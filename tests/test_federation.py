@@ -90,7 +90,7 @@ class Federation:
             lost = {*line["refused"], *line.get("absent", ())}
             used = [name for name in sampled(self.names, 1.0, e.seed, number) if name not in lost]
             server = method.aggregate(server, engine.map(server, used, number), e.seed)
-        return method.published(server)
+        return method.serving.published(server)
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ from fedbasis.flower.settings import Federation, read_federation
 from fedbasis.methods.base import Sent
 from fedbasis.networks.train import Recipe
 from fedbasis.tensors.params import State
-from fedbasis.training.rounds import _Stream
+from fedbasis.training.rounds import UpdateStream
 from fedbasis.training.runs import Run
 from pflbed.errors import InputError
 from test_methods import FIRST, clients, make, same
@@ -343,13 +343,13 @@ def test_a_round_tells_who_is_lost_and_why() -> None:
     updates: list[tuple[str, Sent | NoUpdate]] = [
         ("a", sent), ("b", NoUpdate("it lies.")), ("c", NoUpdate("it sleeps.", answered=False)), ("d", nan),
     ]  # fmt: skip
-    stream = _Stream(iter(updates), 4, 1, None)
+    stream = UpdateStream(iter(updates), 4, 1, None)
     assert [client for client, _ in stream] == ["a"]
     told = stream.lost()
     assert (told["refused"], told["absent"]) == (["b", "d"], ["c"])
     assert told["reasons"]["c"] == "it sleeps."
     with pytest.raises(InputError, match="none can be used; that of b: it lies"):
-        list(_Stream(iter(updates[1:3]), 2, 1, None))
+        list(UpdateStream(iter(updates[1:3]), 2, 1, None))
 
 
 def test_the_reaper_ends_everything_when_its_parent_is_killed(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from fedbasis.networks.train import Examples, Recipe
 from fedbasis.serving.personalize import all_ways, personalize
 from fedbasis.tensors.files import read_tensors, write_tensors
 from fedbasis.tensors.params import State, nbytes
-from fedbasis.training.rounds import _Stream
+from fedbasis.training.rounds import UpdateStream
 from pflbed.errors import InputError
 
 ROUNDS = 4
@@ -52,7 +52,7 @@ def quick(recipe: Recipe) -> Recipe:
 def make(variant: str, recipe: Recipe, norm: str = "batch", rounds: int = ROUNDS, **task: Any) -> Method:
     name, config = VARIANTS[variant]
     network = Network("cnn-small", 3, 12, {"norm": norm})
-    return METHODS[name](METHODS[name].Config(**config), Task(network, recipe, rounds, **task))
+    return METHODS[name].build(METHODS[name].Config(**config), Task(network, recipe, rounds, **task))
 
 
 def clients(count: int = 4) -> dict[str, Examples]:
@@ -244,7 +244,7 @@ class TestEveryMethod:
         broken = [(name, _poisoned(sent) if i == 1 else sent) for i, (name, sent) in enumerate(updates)]
         if not any(t.is_floating_point() for tensors in broken[1][1].tensors.values() for t in tensors.values()):
             return  # nothing is sent that could be wrong
-        stream = _Stream(iter(broken), len(broken), 3, None)
+        stream = UpdateStream(iter(broken), len(broken), 3, None)
         got = method.aggregate(server, stream, 7)
         assert stream.refused == [updates[1][0]]
         assert same(got, method.aggregate(server, iter([u for i, u in enumerate(updates) if i != 1]), 7))
@@ -265,7 +265,7 @@ class TestEveryMethod:
             pytest.skip("other settings of a method that was tried with this normalization")
         method = make(variant, recipe, norm)
         server, _, _ = trained(variant, recipe, norm)
-        published = method.published(server)
+        published = method.serving.published(server)
         copy, data = clone(published), shapes_examples(12)
         context = Context(7, "new", method.task.network.workspace())
         expected = method.task.layout.shapes
@@ -280,7 +280,7 @@ class TestEveryMethod:
             assert {name: t.shape for name, t in outcome.last.tensors.items()} == expected
             assert finite({"": outcome.last.tensors, "learned": outcome.last.learned})
             context.model.load(outcome.last.tensors)
-            chances = method.probabilities(context.model, outcome.last.learned, data.pixels)
+            chances = method.serving.probabilities(context.model, outcome.last.learned, data.pixels)
             assert chances.shape == (12, 3)
             torch.testing.assert_close(chances.sum(1), torch.ones(12), rtol=1e-4, atol=1e-4)
             if norm == "batch":
@@ -295,10 +295,10 @@ class TestEveryMethod:
         server, _, _ = run_rounds(method, {**clients(2), **odd}, rounds=range(2))
         assert finite(server)
         context = Context(7, "new", method.task.network.workspace())
-        for how in method.ways:
+        for how in method.ways.default:
             for name in ("a/1", "a/2"):
                 plan = Adaptation(epochs=1, rate=0.01)
-                fitted = personalize(method, method.published(server), how, odd[name], context, plan)
+                fitted = personalize(method, method.serving.published(server), how, odd[name], context, plan)
                 assert finite({"": fitted.last.tensors})
 
     def test_weighting_by_examples_trains(self, variant: str, quick: Recipe) -> None:

@@ -38,7 +38,7 @@ BASIS: dict[str, Any] = {"bases": 2, "init": "random", "warm_start": 0, "aggrega
 
 def basis(method: Method, **changed: Any) -> Method:
     """FedBasis with settings that can be protected."""
-    return METHODS["fedbasis"](METHODS["fedbasis"].Config(**{**BASIS, **changed}), method.task)
+    return METHODS["fedbasis"].build(METHODS["fedbasis"].Config(**{**BASIS, **changed}), method.task)
 
 
 def protected(variant: str, recipe: Recipe) -> Method:

@@ -216,7 +216,7 @@ def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_evaluation_is_the_same_and_shared_images_travel_once(two: Cluster, serial: tuple[Prepared, Run]) -> None:
     method, new = serial[0].method, serial[0].new
     plan = EvaluationPlan(("none", "lp", "ft"), ("S", "M"), (0.05,), Adaptation(epochs=2, rate=0.05))
-    server = method.published(method.init(7))
+    server = method.serving.published(method.init(7))
     put: list[Any] = []
 
     def counted(arrays: Any) -> Any:

@@ -72,7 +72,7 @@ def by_hand(workload: Workload, turns: Turns) -> None:
 def ours(workload: Workload, turns: Turns) -> None:
     """Play fedbasis' rounds, with everything that a run does by default."""
     torch.set_num_threads(1)
-    recipe = Recipe(Preprocessing(workload.network.resolution), epochs=1, batch=workload.batch)
+    recipe = Recipe(preprocessing=Preprocessing(workload.network.resolution), epochs=1, batch=workload.batch)
     method = METHODS["fedavg"](None, Task(workload.network, recipe, FOREVER))
     with (
         tempfile.TemporaryDirectory() as folder,

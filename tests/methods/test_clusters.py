@@ -38,7 +38,7 @@ def task_of(recipe: Recipe, norm: str = "batch", rounds: int = ROUNDS, **task: A
 
 
 def method_of(name: str, task: Task, **settings: Any) -> Any:
-    return METHODS[name](METHODS[name].Config(**settings), task)
+    return METHODS[name].build(METHODS[name].Config(**settings), task)
 
 
 def updates_of(models: list[Tensors], examples: list[int]) -> list[tuple[str, Sent]]:
@@ -102,9 +102,9 @@ class TestCollected:
         self, recipe: Recipe, name: str, setting: str, enough: int
     ) -> None:
         method = method_of(name, task_of(recipe), **{setting: 3})
-        method.require_clients(enough)
+        method.updates.require_clients(enough)
         with pytest.raises(InputError, match="raise 'participation'"):
-            method.require_clients(enough - 1)
+            method.updates.require_clients(enough - 1)
 
 
 class TestPCA:
@@ -242,7 +242,7 @@ class TestKMeans:
             data = relabelled(12, 9, shift)
             means = [float(np.mean(naive_losses(task, server[f"centroid_{k}"], data))) for k in range(3)]
             context = Context(7, "new", task.network.workspace())
-            fitted = personalize(method, method.published(server), "centroid", data, context, Adaptation())
+            fitted = personalize(method, method.serving.published(server), "centroid", data, context, Adaptation())
             assert same({"": fitted.last.tensors}, {"": server[f"centroid_{int(np.argmin(means))}"]})
             assert fitted.losses == pytest.approx([min(means)], rel=1e-4)
             taken.add(int(np.argmin(means)))
@@ -488,7 +488,7 @@ class TestFedEM:
         assert set(state) == {"", "learned"}
         for tensors, learned in ((fitted.tensors, fitted.learned), (state[""], state["learned"])):
             context.model.load(tensors)
-            torch.testing.assert_close(method.probabilities(context.model, learned, test), wanted)
+            torch.testing.assert_close(method.serving.probabilities(context.model, learned, test), wanted)
             assert same({"": context.model.tensors()}, {"": tensors})  # predicting leaves the model as it was
         assert same({"": fitted.tensors}, {"": server[f"component_{int(pi.argmax())}"]})
         with pytest.raises(AssertionError):

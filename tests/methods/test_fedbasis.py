@@ -54,7 +54,7 @@ class TestLimits:
         average = make("fedavg", recipe)
         server, _, _ = run_rounds(average, clients())
         config = fedbasis_config(bases=1, major=False, warm_start=0, new_client_statistics="frozen")
-        basis = METHODS["fedbasis"](config, average.task)
+        basis = METHODS["fedbasis"].build(config, average.task)
         plan, data = Adaptation(epochs=3, rate=0.05, decay=1e-2), shapes_examples(12)
         context = Context(7, "new", average.task.network.workspace())
         probe = personalize(average, server, "lp", data, context, plan)
@@ -76,7 +76,7 @@ class TestLimits:
         results = []
         for upload in ("factored", "full"):
             config = fedbasis_config(bases=2, upload=upload, aggregation=aggregation)
-            results.append(run_rounds(METHODS["fedbasis"](config, make("fedavg", few).task), clients())[0])
+            results.append(run_rounds(METHODS["fedbasis"].build(config, make("fedavg", few).task), clients())[0])
         for group in results[0]:
             for name, tensor in results[0][group].items():
                 torch.testing.assert_close(results[1][group][name], tensor, rtol=1e-3, atol=1e-4)
@@ -110,7 +110,7 @@ class TestJoint:
         layout = network.layout(network.build())
         bases = BasisSet.from_models(layout, [network.initial(i) for i in range(3)], True)
         data = shapes_examples(8)
-        recipe = Recipe(Preprocessing(12), epochs=1, batch=8, rate=0.1, momentum=0.0, decay=0.0)
+        recipe = Recipe(preprocessing=Preprocessing(12), epochs=1, batch=8, rate=0.1, momentum=0.0, decay=0.0)
         psi = torch.randn(len(layout.blocks), 2, generator=torch_generator("psi"))
         leaves = [matrix.clone().requires_grad_() for matrix in bases.weights]
         free = psi.clone().requires_grad_()
@@ -134,9 +134,9 @@ class TestJoint:
 
 def test_too_few_clients_for_the_bases_are_refused_at_once(recipe: Recipe) -> None:
     method = make("fedbasis", recipe)
-    method.require_clients(2)
+    method.updates.require_clients(2)
     with pytest.raises(InputError, match="2 bases need at least as many clients a round, but there are 1"):
-        method.require_clients(1)
+        method.updates.require_clients(1)
 
 
 def test_random_bases_take_no_pretrained_weights(recipe: Recipe) -> None:

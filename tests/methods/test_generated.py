@@ -43,7 +43,7 @@ def make_task(recipe: Recipe, norm: str = "none", **settings: Any) -> Task:
 
 def new_client(method: Any, server: State, how: str, data: Examples, **plan: Any) -> tuple[Context, Tensors, float]:
     context = Context(7, "new", method.task.network.workspace())
-    outcome = personalize(method, method.published(server), how, data, context, Adaptation(**plan))
+    outcome = personalize(method, method.serving.published(server), how, data, context, Adaptation(**plan))
     return context, outcome.last.learned, outcome.losses[-1]
 
 
@@ -114,12 +114,12 @@ class TestPFedHN:
     def test_a_hypernetwork_of_zeros_at_rate_one_is_fedavg(self, recipe: Recipe) -> None:
         """Then only the output bias is left, whose Jacobian is the identity."""
         task = make_task(recipe, "batch")
-        method = PFedHN(PFedHNConfig(hidden=4, embedding=3, layers=1, rate=1.0), task)
+        method = PFedHN.build(PFedHNConfig(hidden=4, embedding=3, layers=1, rate=1.0), task)
         server = method.init(7)
         for tensor in server["hypernetwork"].values():
             tensor.zero_()
         got, _, _ = run_rounds(method, clients(), server, rounds=range(1))
-        wanted, _, _ = run_rounds(FedAvg(None, task), clients(), rounds=range(1))
+        wanted, _, _ = run_rounds(FedAvg.build(None, task), clients(), rounds=range(1))
         for name, tensor in wanted["model"].items():
             exact = name not in task.parameters  # statistics are averaged by the same arithmetic
             torch.testing.assert_close(got["model"][name], tensor, rtol=0, atol=0 if exact else 1e-6)
@@ -144,7 +144,7 @@ class TestPFedHN:
         for client in data:
             assert not torch.equal(first[client], second[client])
         assert len({tuple(v.tolist()) for v in (*first.values(), *second.values())}) == 5
-        assert set(method.published(after)) == {"model", "hypernetwork", "start"}
+        assert set(method.serving.published(after)) == {"model", "hypernetwork", "start"}
 
     @pytest.mark.parametrize("norm", ["none", "batch"])
     def test_a_new_embedding_is_learned_as_by_autograd(self, recipe: Recipe, norm: str) -> None:
@@ -178,7 +178,7 @@ class TestPFedHN:
 class TestKNNPer:
     @staticmethod
     def trained(recipe: Recipe, **config: Any) -> tuple[KNNPer, State]:
-        method = KNNPer(KNNPerConfig(**config), make_task(recipe, "batch"))
+        method = KNNPer.build(KNNPerConfig(**config), make_task(recipe, "batch"))
         server, _, _ = run_rounds(method, clients(), rounds=range(2))
         return method, server
 
@@ -213,18 +213,18 @@ class TestKNNPer:
         known, asked = (self.features(context, pixels, recipe) for pixels in (data.pixels, queries))
         votes = self.neighbours(known, data.labels, asked, min(k, count), scale)
         whole = predict(context.model.module, queries, recipe.preprocessing).numpy()
-        got = method.probabilities(context.model, learned, queries)
+        got = method.serving.probabilities(context.model, learned, queries)
         np.testing.assert_allclose(got.numpy(), lam * votes + (1 - lam) * whole, rtol=1e-3, atol=1e-4)
         assert len(np.unique(got.argmax(1))) > 1
 
     def test_without_weight_it_is_fedavg_bit_for_bit(self, recipe: Recipe) -> None:
         method, server = self.trained(recipe, lam=0.0)
-        average = FedAvg(None, method.task)
+        average = FedAvg.build(None, method.task)
         wanted, _, _ = run_rounds(average, clients(), rounds=range(2))
         assert same(server, wanted)
         context, learned, _ = new_client(method, server, "knn", shapes_examples(12))
         pixels = shapes_examples(300, 1, seed=8).pixels
-        got = method.probabilities(context.model, learned, pixels)
+        got = method.serving.probabilities(context.model, learned, pixels)
         context.model.load(average.model(wanted))
         assert torch.equal(got, average.probabilities(context.model, {}, pixels))
 
@@ -234,9 +234,9 @@ class TestKNNPer:
         context, learned, _ = new_client(method, server, "knn", data)
         known, asked = (self.features(context, pixels, recipe) for pixels in (data.pixels, queries))
         labels = [int(data.labels[np.linalg.norm(known - one, axis=1).argmin()]) for one in asked]
-        got = method.probabilities(context.model, learned, queries)
+        got = method.serving.probabilities(context.model, learned, queries)
         assert torch.equal(got, torch.eye(3)[labels])
-        assert torch.equal(method.probabilities(context.model, learned, data.pixels), torch.eye(3)[data.labels])
+        assert torch.equal(method.serving.probabilities(context.model, learned, data.pixels), torch.eye(3)[data.labels])
 
     @pytest.mark.parametrize("seed", [1, 2, 3])
     def test_the_tuned_weight_is_the_best_by_leave_one_out(self, recipe: Recipe, seed: int) -> None:
@@ -272,7 +272,7 @@ class TestKNNPer:
         context, learned, _ = new_client(method, server, "ft", shapes_examples(12), epochs=1)
         pixels = shapes_examples(9, seed=2).pixels
         wanted = predict(context.model.module, pixels, recipe.preprocessing)
-        assert torch.equal(method.probabilities(context.model, learned, pixels), wanted)
+        assert torch.equal(method.serving.probabilities(context.model, learned, pixels), wanted)
 
     def test_a_weight_that_is_no_share_is_refused(self) -> None:
         with pytest.raises(ValueError, match="share from 0 to 1"):
@@ -460,7 +460,7 @@ class TestPFedGP:
     @staticmethod
     def make(recipe: Recipe, norm: str = "batch", **config: Any) -> PFedGP:
         settings = {"gibbs": 2, "draws": 4, "draws_new": 6, **config}
-        return PFedGP(PFedGPConfig(**settings), make_task(recipe, norm))
+        return PFedGP.build(PFedGPConfig(**settings), make_task(recipe, norm))
 
     @pytest.mark.parametrize("objective", ["predictive", "marginal"])
     @pytest.mark.parametrize("norm", ["batch", "group"])
@@ -547,10 +547,10 @@ class TestPFedGP:
         classifier = GPTree(Kernel(), known, data.labels, class_tree(known, data.labels, 3))
         omega = classifier.sample(6, 2, context.generator("adapt"))
         wanted = classifier.log_probabilities(omega, asked).exp().float()
-        got = method.probabilities(context.model, learned, queries.pixels)
+        got = method.serving.probabilities(context.model, learned, queries.pixels)
         torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)
         assert float((got.argmax(1) == queries.labels).double().mean()) > 0.7
         assert loss == pytest.approx(float(classifier.marginal_loss(omega)), rel=1e-3)
         tuned, nothing, _ = new_client(method, server, "lp", data, epochs=2)
         wanted = predict(tuned.model.module, queries.pixels, recipe.preprocessing)
-        assert torch.equal(method.probabilities(tuned.model, nothing, queries.pixels), wanted)
+        assert torch.equal(method.serving.probabilities(tuned.model, nothing, queries.pixels), wanted)

@@ -69,17 +69,24 @@ def smooth(classes: int) -> nn.Module:
     return Smooth(classes)
 
 
-PLAIN = Recipe(Preprocessing(2, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), epochs=1, batch=4, rate=0.1, momentum=0.0, decay=0.0)
+PLAIN = Recipe(
+    preprocessing=Preprocessing(2, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    epochs=1,
+    batch=4,
+    rate=0.1,
+    momentum=0.0,
+    decay=0.0,
+)
 QUADRATIC = Network(f"{__name__}:quadratic", 2, 2)
 TINY = Network("cnn-small", 3, 12, {"norm": "batch"})
 
 
 def make(name: str, network: Network, recipe: Recipe, **config: Any) -> Method:
-    return METHODS[name](METHODS[name].Config(**config), Task(network, recipe, 10))
+    return METHODS[name].build(METHODS[name].Config(**config), Task(network, recipe, 10))
 
 
 def fedavg(network: Network, recipe: Recipe) -> FedAvg:
-    return FedAvg(None, Task(network, recipe, 10))
+    return FedAvg.build(None, Task(network, recipe, 10))
 
 
 def points(count: int, seed: int) -> Examples:

@@ -29,7 +29,7 @@ Train = Callable[[nn.Module, Examples, Recipe, torch.Generator], None]
 
 def build(name: str, recipe: Recipe, norm: str = "batch", weighting: Any = "uniform", **config: Any) -> Method:
     task = Task(Network("cnn-small", 3, 12, {"norm": norm}), recipe, len(SCHEDULE), weighting)
-    return METHODS[name](METHODS[name].Config(**config), task)
+    return METHODS[name].build(METHODS[name].Config(**config), task)
 
 
 def inputs(examples: Examples, rows: Tensor, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
@@ -158,10 +158,10 @@ def test_rounds_equal_modules_trained_and_averaged_naively(
     assert not close(owned[0], {n: first[n] for n in owned[0]}, 0.01)
     if case == "fedbn":
         assert close(server["normalization"], {n: t for n, t in mean.items() if not shared(n)})
-        assert close(method.model(method.published(server)), mean)
+        assert close(method.model(method.serving.published(server)), mean)
     else:
         assert set(server) == {"model"}
-        assert same({"model": method.model(method.published(server))}, server)
+        assert same({"model": method.model(method.serving.published(server))}, server)
 
 
 class TestNothingAndEverythingPersonal:
@@ -384,7 +384,7 @@ class TestFedRoD:
     @pytest.mark.parametrize("bias", [True, False])
     def test_the_merged_head_gives_the_sum_of_both_heads_logits(self, bias: bool, recipe: Recipe) -> None:
         network = Network(f"{__name__}:two_features", 3, 12, {"bias": bias})
-        method = METHODS["fedrod"](METHODS["fedrod"].Config(), Task(network, recipe, 1))
+        method = METHODS["fedrod"].build(METHODS["fedrod"].Config(), Task(network, recipe, 1))
         data, plan = uneven(7, 2, 4), Adaptation(epochs=3, rate=0.1, decay=0.2, batch=5)
         context, server = Context(SEED, "new", network.workspace()), method.init(SEED)
         fitted = personalize(method, server, "rod", data, context, plan)
@@ -425,7 +425,7 @@ class TestFedRoD:
 
     def test_a_classifier_that_does_not_come_last_gets_a_sentence(self, recipe: Recipe) -> None:
         network = Network(f"{__name__}:two_features", 3, 12, {"twice": True})
-        method = METHODS["fedrod"](METHODS["fedrod"].Config(), Task(network, recipe, 1))
+        method = METHODS["fedrod"].build(METHODS["fedrod"].Config(), Task(network, recipe, 1))
         context = Context(SEED, "c", network.workspace())
         with pytest.raises(InputError, match="'3' to be the network's last layer"):
             method.client_update(method.init(SEED), None, uneven(3, 3, 3), context)

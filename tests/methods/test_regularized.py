@@ -32,7 +32,7 @@ SEED = 7
 
 
 def build(name: str, task: Task, **settings: Any) -> Method:
-    return METHODS[name](METHODS[name].Config(**settings), task)
+    return METHODS[name].build(METHODS[name].Config(**settings), task)
 
 
 def run(

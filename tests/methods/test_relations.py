@@ -32,20 +32,23 @@ NAMES = sorted(DATA)
 def task_of(norm: str = "batch", weighting: Any = "uniform", **recipe: Any) -> Task:
     settings = {"epochs": 1, "batch": 8, "rate": 0.05, "momentum": 0.9, "decay": 1e-2, **recipe}
     return Task(
-        Network("cnn-small", 3, 12, {"norm": norm, "width": 4}), Recipe(Preprocessing(12), **settings), 4, weighting
+        Network("cnn-small", 3, 12, {"norm": norm, "width": 4}),
+        Recipe(preprocessing=Preprocessing(12), **settings),
+        4,
+        weighting,
     )
 
 
 def mtl(task: Task, **config: Any) -> FedMTL:
-    return FedMTL(FedMTLConfig(**config), task)
+    return FedMTL.build(FedMTLConfig(**config), task)
 
 
 def amp(task: Task, **config: Any) -> FedAMP:
-    return FedAMP(FedAMPConfig(**config), task)
+    return FedAMP.build(FedAMPConfig(**config), task)
 
 
 def fomo(task: Task, **config: Any) -> FedFomo:
-    return FedFomo(FedFomoConfig(**config), task)
+    return FedFomo.build(FedFomoConfig(**config), task)
 
 
 def train(method: Method, rounds: list[list[str]]) -> tuple[list[State], Serial, list[dict[str, Sent]]]:
@@ -129,7 +132,7 @@ class TestTable:
     def test_a_new_client_gets_the_mean_and_nothing_else(self, make: Any) -> None:
         method = make(task_of())
         states, _, _ = train(method, [NAMES])
-        assert set(method.published(states[-1])) == {"model"}
+        assert set(method.serving.published(states[-1])) == {"model"}
 
     def test_combination_moves_from_the_base_by_every_difference(self) -> None:
         table = [{"a": torch.tensor([1.0, 2.0])}, {"a": torch.tensor([5.0, -2.0])}]
@@ -264,7 +267,12 @@ class TestFedMTL:
 def personal(method: Method, how: str, server: State, prox: float = 1.0) -> Tensors:
     plan = Adaptation(epochs=3, rate=0.05, prox=prox)
     outcome = personalize(
-        method, method.published(server), how, shapes_examples(12, 1, seed=9), context_of(method.task, "new"), plan
+        method,
+        method.serving.published(server),
+        how,
+        shapes_examples(12, 1, seed=9),
+        context_of(method.task, "new"),
+        plan,
     )
     assert len(outcome.losses) == 3
     return outcome.last.tensors
@@ -334,7 +342,7 @@ class TestFedAMP:
             torch.testing.assert_close(xi.sum(1), torch.ones(len(xi)))
             assert bool((xi >= 0).all())
             assert bool((xi.diagonal() >= 1 / len(xi) - 1e-6).all())
-            assert method.diagnostics(states[-1])["self_weight"] == pytest.approx(float(xi.diagonal().mean()))
+            assert method.insight.diagnostics(states[-1])["self_weight"] == pytest.approx(float(xi.diagonal().mean()))
 
     def test_gram_gives_the_distances_of_parameters(self) -> None:
         task = task_of()
@@ -568,7 +576,7 @@ class TestFedFomo:
         task = task_of(epochs=3)
         method = fomo(task, models=9)
         states, _, _ = train(method, [NAMES] * 2)
-        published = method.published(states[-1])
+        published = method.serving.published(states[-1])
         assert set(published) == {"model", *(f"client/{name}" for name in NAMES)}
         data = shapes_examples(14, 1, seed=9)
         table = [published[f"client/{name}"] for name in NAMES]

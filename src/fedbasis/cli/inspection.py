@@ -7,11 +7,11 @@ from pathlib import Path
 from rich.table import Table
 
 from fedbasis.cli.display import results_table, results_title, value_table
-from fedbasis.methods.base import ValueTable
 from fedbasis.networks.models import NetworkSource
 from fedbasis.report.runs import RunData, number, numbers, sizes_of
 from fedbasis.serving import artifact
 from fedbasis.serving.new_client import method_of
+from fedbasis.serving.tables import from_record
 from fedbasis.training.runs import Run
 from pflbed import InputError, load_manifest
 from pflbed.benchmark import NEW, PARTICIPATING, TEST, VAL
@@ -66,8 +66,8 @@ def _artifact(path: Path, trust: bool, network: NetworkSource | None) -> Iterato
     if kind == "bases":
         for table in method_of(card, network).insight.describe(state):
             yield value_table(table)
-    for record in card.learned.values():
-        yield value_table(ValueTable(**record))
+    for name, record in card.learned.items():
+        yield value_table(from_record(record, f"'{name}' in the card of {path}"))
 
 
 def _benchmark(path: Path) -> Iterator[Part]:

@@ -64,8 +64,8 @@ def personalize(
     """
     from fedbasis.cli.display import print_bad, value_table
     from fedbasis.methods.base import Adaptation
-    from fedbasis.serving.evaluation import as_record
     from fedbasis.serving.new_client import ENOUGH, serve_folder, write_model
+    from fedbasis.serving.tables import as_record
 
     if out.exists():
         raise InputError(f"The output {out} must not exist yet, but it does; choose another name or remove it.")

@@ -29,6 +29,7 @@ from fedbasis.serving import artifact, new_client
 from fedbasis.serving.evaluation import EvaluationPlan, ResultRow, summarize
 from fedbasis.serving.evaluation import evaluate as evaluate_clients
 from fedbasis.serving.personalize import UNTRAINED
+from fedbasis.serving.tables import from_record
 from fedbasis.tensors.packed import packed
 from fedbasis.tensors.params import State
 from fedbasis.training.events import ClientServed, Emit, Event, RoundEnded, RunStarted, WorkersStarted, ignore, to_all
@@ -432,7 +433,7 @@ def load(folder: Folder, *, trust: bool = False, network: NetworkSource | None =
     if kind == "bases":
         run = Run(Path(folder)) if path != Path(folder) else None
         return Trained(method, state, card, () if run is None else read_lines(run.metrics), run)
-    tables = {name: ValueTable(**table) for name, table in card.learned.items()}
+    tables = {name: from_record(table, f"'{name}' in the card of {path}") for name, table in card.learned.items()}
     measured = {key: card.provenance.get(key) for key in ("before", "after")}
     return Personal(method, state, card, measured["before"], measured["after"], tables)
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from fedbasis.serving.evaluation import ResultRow
 from fedbasis.serving.personalize import label
+from fedbasis.serving.tables import from_record
 from fedbasis.training.runs import Run, read_lines
 from pflbed import weighted_accuracy
 from pflbed.benchmark import Benchmark
@@ -216,16 +217,14 @@ class RunData:
         """Return what the clients learned besides their models, by table, at the chosen learning rate."""
         found: dict[str, LearnedTable] = {}
         for record in self.chosen(how, size):
-            for name, table in (record.get("learned") or {}).items():
-                what = f"A record of {record['client']} in {self.run.evaluation}, table {name!r},"
-                _require(what, table, {"title": str, "columns": list, "rows": dict})
-                _require(what, table["rows"], dict.fromkeys(table["rows"], list))
-                mine = found.setdefault(name, LearnedTable(table["title"], [str(c) for c in table["columns"]], {}))
-                for row, values in table["rows"].items():
-                    shares = [number(value) for value in values]
-                    if len(shares) != len(mine.columns):
-                        raise InputError(f"{what} must have {len(mine.columns)} numbers a row, but has {len(shares)}.")
-                    mine.rows.setdefault(row, {})[record["client"]] = shares
+            for name, raw in (record.get("learned") or {}).items():
+                what = f"The table {name!r} of {record['client']} in {self.run.evaluation}"
+                table = from_record(raw, what)
+                mine = found.setdefault(name, LearnedTable(table.title, table.columns, {}))
+                if list(table.columns) != list(mine.columns):
+                    raise InputError(f"{what} must have the columns of the other clients, but it has others.")
+                for row, values in table.rows.items():
+                    mine.rows.setdefault(row, {})[record["client"]] = list(values)
         return found
 
     def accuracies(self, how: str, size: str) -> dict[float, tuple[float, float]]:

@@ -19,10 +19,11 @@ from torch import Tensor
 from fedbasis.engines.base import Result, WorkerContext, Workers
 from fedbasis.engines.client_state import ClientStates, state_of
 from fedbasis.methods import name_of
-from fedbasis.methods.base import Adaptation, Context, Method, ValueTable
+from fedbasis.methods.base import Adaptation, Context, Method
 from fedbasis.networks.classifier import apply_head, passed
 from fedbasis.networks.train import examples_of
 from fedbasis.serving.personalize import CLIENT_STATE, UNTRAINED, Fitted, as_it_is, label_of, personalize
+from fedbasis.serving.tables import as_record
 from fedbasis.tensors.params import State, Tensors
 from pflbed import Client, Images, global_accuracy, weighted_accuracy
 
@@ -106,12 +107,6 @@ def serve(worker: WorkerContext, server: State, item: ServeTask) -> Result:
     if tables:
         record["learned"] = {name: as_record(table) for name, table in tables.items()}
     return {}, record
-
-
-def as_record(table: ValueTable) -> dict[str, Any]:
-    """Write a table of numbers as plain data for a log or a card."""
-    rows = {name: [round(value, 4) for value in row] for name, row in table.rows.items()}
-    return {"title": table.title, "columns": list(table.columns), "rows": rows, "shares": table.shares}
 
 
 class SharedPredictions:

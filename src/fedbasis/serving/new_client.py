@@ -21,8 +21,8 @@ from fedbasis.networks.hold_out import hold_out
 from fedbasis.networks.models import NetworkSource
 from fedbasis.networks.train import Examples, Recipe, predict
 from fedbasis.serving import artifact
-from fedbasis.serving.evaluation import as_record
 from fedbasis.serving.personalize import Fitted, personalize
+from fedbasis.serving.tables import as_record
 from fedbasis.tensors.params import State, Tensors, require_finite
 from fedbasis.tensors.seeding import numpy_generator
 from pflbed import InputError, scan_client
