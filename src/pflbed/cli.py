@@ -41,7 +41,7 @@ Data = Annotated[str, typer.Argument(metavar="DATA", help="A folder, a table, or
 SourceName = Annotated[
     str | None,
     typer.Option(
-        help="The dataset: pacs, office-home, gld23k, cifar10, cifar100, cifar100-coarse, femnist; see README."
+        help="The dataset: pacs, office-home, gld23k, cifar10, cifar100, cifar100-coarse, femnist."
     ),
 ]
 ImagesFolder = Annotated[
