@@ -89,7 +89,7 @@ def configuration() -> str:
             parts.append(f"## `[{name}]`\n\n{_plain(section.__doc__ or '')}\n\n{_keys(section)}")
     parts.append("## `[method]`\n\n`name` chooses the method; the other keys are its settings.\n")
     parts += [
-        f"### `name = \"{name}\"`\n\n{_keys(method.Config) if method.Config.model_fields else 'No settings.'}\n"
+        f'### `name = "{name}"`\n\n{_keys(method.Config) if method.Config.model_fields else "No settings."}\n'
         for name, method in METHODS.items()
     ]
     return "\n\n".join(parts)
@@ -98,7 +98,9 @@ def configuration() -> str:
 def _keys(section: Any) -> str:
     lines = ["| key | default | meaning |", "| --- | --- | --- |"]
     for name, field in section.model_fields.items():
-        default = "required" if field.is_required() else "unset" if field.default is None else f"`{_value(field.default)}`"
+        default = (
+            "required" if field.is_required() else "unset" if field.default is None else f"`{_value(field.default)}`"
+        )
         values = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
         choices = f"one of {', '.join(f'`{_value(each)}`' for each in values)}" if values else ""
         lines.append(f"| `{name}` | {default} | {'; '.join(filter(None, (_cell(field.description or ''), choices)))} |")
