@@ -57,4 +57,4 @@ def test_the_example_without_momentum_is_fedavg(recipe: Recipe) -> None:
 
 
 def test_the_docs_list_the_methods_as_their_classes_do() -> None:
-    assert methods_markdown() in (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    assert methods_markdown() in (ROOT / "docs" / "explanation" / "methods.md").read_text(encoding="utf-8")

@@ -40,9 +40,7 @@ SHOWN = 200
 Data = Annotated[str, typer.Argument(metavar="DATA", help="A folder, a table, or 'digits4'.")]
 SourceName = Annotated[
     str | None,
-    typer.Option(
-        help="The dataset: pacs, office-home, gld23k, cifar10, cifar100, cifar100-coarse, femnist; see README."
-    ),
+    typer.Option(help="The dataset: pacs, office-home, gld23k, cifar10, cifar100, cifar100-coarse, femnist."),
 ]
 ImagesFolder = Annotated[
     Path | None, typer.Option(help="Where the paths of a table begin; default: the table's own folder.")

@@ -240,7 +240,7 @@ def compare(
 
 @app.command()
 def methods(
-    markdown: Annotated[bool, typer.Option("--markdown", help="As the table of docs/methods.md.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="As the table of docs/explanation/methods.md.")] = False,
 ) -> None:
     """List the methods: their paper, what is sent, what stays on a client, how a new client is served."""
     from fedbasis.cli.display import methods_markdown

@@ -112,15 +112,15 @@ Rate = Annotated[float, Field(gt=0)]
 class TrainConfig(ConfigSection):
     """The federation's rounds and every client's local SGD."""
 
-    rounds: int = Field(default=100, ge=1)
+    rounds: int = Field(default=100, ge=1, description="how many rounds")
     participation: Count | Share = Field(default=1.0, description="clients a round: a share (1.0) or a number (10)")
     weighting: str = Field(default="uniform", pattern="^(uniform|examples)$", description="uniform or examples")
     epochs: int = Field(default=5, ge=1, description="local epochs a round")
-    batch: int = Field(default=16, ge=1)
-    rate: float = Field(default=0.01, gt=0)
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    decay: float = Field(default=1e-4, ge=0)
-    augment: Augment = "none"
+    batch: int = Field(default=16, ge=1, description="images per step")
+    rate: float = Field(default=0.01, gt=0, description="learning rate")
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="momentum of SGD")
+    decay: float = Field(default=1e-4, ge=0, description="weight decay")
+    augment: Augment = Field(default="none", description="random shifts, or shifts and mirroring, of training images")
     serve_every: int = Field(default=0, ge=0, description="every so many rounds serve clients too, for a curve; 0: no")
 
     def recipe(self, preprocessing: Preprocessing) -> Recipe:
@@ -147,13 +147,13 @@ class PersonalizeConfig(ConfigSection):
         min_length=1,
         description="none, lp, ft, ft-prox, bn, the method's own, own+lp, own+ft, client-state; unset: the method's",
     )
-    epochs: int = Field(default=20, ge=1)
+    epochs: int = Field(default=20, ge=1, description="epochs of personalization")
     rates: Annotated[tuple[Rate, ...], Strict(False)] = Field(
-        default=(0.005, 0.01, 0.05), min_length=1, description="chosen on validation data"
+        default=(0.005, 0.01, 0.05), min_length=1, description="learning rates; one is chosen on validation data"
     )
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    decay: float = Field(default=1e-4, ge=0)
-    batch: int = Field(default=16, ge=1)
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="momentum of SGD")
+    decay: float = Field(default=1e-4, ge=0, description="weight decay")
+    batch: int = Field(default=16, ge=1, description="images per step")
     prox: float = Field(default=1.0, gt=0, description="strength of ft-prox's pull towards the server's model")
     validate_every: int = Field(
         default=1, ge=1, description="epochs between two looks at validation data; divides 'epochs'"

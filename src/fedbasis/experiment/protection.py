@@ -12,7 +12,7 @@ from fedbasis.training.privacy import Mechanism
 
 
 class AggregationConfig(ConfigSection):
-    """How the server averages what clients send (docs/robustness.md)."""
+    """How the server averages what clients send (docs/how-to/robustness.md)."""
 
     mean: str = Field(
         default="mean",
@@ -28,7 +28,7 @@ class AggregationConfig(ConfigSection):
 
 
 class PrivacyConfig(ConfigSection):
-    """Differential privacy of the participating clients (docs/privacy.md)."""
+    """Differential privacy of the participating clients (docs/how-to/privacy.md)."""
 
     noise_multiplier: float = Field(
         default=0.0, ge=0, description="noise on a round's mean, in clips / clients; 0: off"

@@ -61,7 +61,7 @@ README = """# A federation
     fedbasis federation personalize .   # nodes that came after training fit the bases to their own images
 
 `nodes.toml` says which nodes this host starts and where their data lie. `keys/` is for a try on this host: make others
-for real hosts, and keep private ones where they are used. See docs/federation.md of FedBasis for many hosts.
+for real hosts, and keep private ones where they are used. See docs/how-to/federation.md of FedBasis for many hosts.
 """
 IGNORED = "keys/\nstate/\nruns/\n.flower/\n"
 

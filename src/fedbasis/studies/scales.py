@@ -4,7 +4,7 @@ A scale says how each dataset is split, which network is trained and for how lon
 ``paper`` holds the paper's own settings (section 5.1 and appendix B). For the training on CIFAR the paper only refers
 to Collins et al. 2021, whose methods do not all train for equally long: there the settings are our choice, the same
 epochs for everybody. The two others are smaller in everything and use the settings of FedBasis found to work at so few
-rounds (docs/method.md).
+rounds (docs/explanation/fedbasis.md).
 """
 
 from collections.abc import Mapping

@@ -6,7 +6,7 @@ noise of deviation ``multiplier * clip / clients`` is added to every number. The
 had sent it (``Method.folded``), so whatever it does with it costs nothing more. Numbers for the log do not take part.
 
 The server itself is trusted: it sees single updates. McMahan et al., "Learning Differentially Private Recurrent
-Language Models", ICLR 2018 (with a fixed number of clients a round). docs/privacy.md says what this
+Language Models", ICLR 2018 (with a fixed number of clients a round). docs/how-to/privacy.md says what this
 protects and what not.
 """
 

@@ -1,4 +1,4 @@
-"""The settings of FedBasis: every choice of the paper, with the measured alternatives beside it (docs/method.md)."""
+"""The settings of FedBasis: every choice of the paper and the measured alternatives (docs/explanation/fedbasis.md)."""
 
 from typing import Literal, Self
 
