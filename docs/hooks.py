@@ -1,8 +1,7 @@
 """Fill the pages that are generated: the command line from its typer apps, the configuration from its classes.
 
 A page asks for a part by a comment on a line of its own: ``<!-- command line: fedbasis -->`` or
-``<!-- configuration -->``. A comment ``<!-- ::: fedbasis.train -->`` becomes the reference of that name once the
-package has it. Nothing here needs a network.
+``<!-- configuration -->``. Nothing here needs a network.
 """
 
 import importlib
@@ -16,19 +15,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 COMMANDS = re.compile(r"^<!-- command line: (\w+) -->$", re.MULTILINE)
 KEYS = re.compile(r"^<!-- configuration -->$", re.MULTILINE)
-NAMES = re.compile(r"^<!-- (::: (\w+)\.(\w+)) -->$", re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace the comments of a page by what they ask for (mkdocs calls this for every page)."""
     markdown = COMMANDS.sub(lambda found: command_line(found[1]), markdown)
-    markdown = KEYS.sub(lambda _: configuration(), markdown)
-    return NAMES.sub(lambda found: found[1] if found[3] in public(found[2]) else found[0], markdown)
-
-
-def public(package: str) -> list[str]:
-    """List the public names of a package."""
-    return list(getattr(importlib.import_module(package), "__all__", ()))
+    return KEYS.sub(lambda _: configuration(), markdown)
 
 
 def command_line(program: str) -> str:

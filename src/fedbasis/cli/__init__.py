@@ -244,13 +244,13 @@ def methods(
 ) -> None:
     """List the methods: their paper, what is sent, what stays on a client, how a new client is served."""
     from fedbasis.cli.display import methods_markdown
-    from fedbasis.methods import METHODS
+    from fedbasis.methods import known_methods
     from fedbasis.serving.personalize import all_ways
 
     if markdown:
         sys.stdout.write(methods_markdown())
         return
-    for name, method in METHODS.items():
+    for name, method in known_methods().items():
         table = Table(
             title=f"{name} ({method.about.paper})", title_justify="left", title_style="bold", show_header=False
         )

@@ -1,5 +1,7 @@
 """The registry of methods: adding one here is a file and a line; a user's own method needs neither."""
 
+from importlib.metadata import entry_points
+
 from fedbasis.methods.apfl import APFL
 from fedbasis.methods.base import Method
 from fedbasis.methods.ditto import Ditto
@@ -46,6 +48,12 @@ def find_method(name: str) -> type[Method]:
     if not isinstance(found, type) or not issubclass(found, Method):
         raise InputError(f"The method '{name}' must be a subclass of fedbasis.Method, but it is {found!r:.80}.")
     return found
+
+
+def known_methods() -> dict[str, type[Method]]:
+    """Return the built-in methods and those that installed packages register."""
+    added = [point.name for point in entry_points(group="fedbasis.methods") if point.name not in METHODS]
+    return {**METHODS, **{name: find_method(name) for name in added}}
 
 
 def name_of(method: type[Method]) -> str:
