@@ -278,8 +278,9 @@ def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
 
 
 DAMAGE: dict[str, list[bytes]] = {
-    "config.json": [b"\xff\xfe", b"3", b'{"method": {"name": "a"}, "data": 3}', b'{"method": {"name": "a"}, "seed": "x"}',
-                    b'{"method": {"name": "a"}, "data": {"sizes": {"S": "half"}}}', b'{"method": {"name": 3}}'],
+    "config.json": [b"\xff\xfe", b"3", b'{"method": {"name": "a"}, "data": 3}', b'{"method": {"name": 3}}',
+                    b'{"method": {"name": "a"}, "seed": "x"}',
+                    b'{"method": {"name": "a"}, "data": {"sizes": {"S": "half"}}}'],
     "results.json": [b"\xff\xfe", b'[{"method": "fedavg", "how": "f'],
     "metrics.jsonl": [b"\xff\xfe\n", b'{"loss": 1.0}\n', b"3\n", b'{"round": 1, "rounds": 3, "cosine": 0.5}\n',
                       b'{"round": "one", "rounds": 3}\n'],

@@ -1,4 +1,4 @@
-"""Which figure shows what of training: loss and validation along the rounds, and how far apart the bases are."""
+"""The figures about training: loss and validation over the rounds, and the similarity of the bases."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from fedbasis.report.runs import RunData, number
 from fedbasis.report.svg import INK, Sheet
 
 TOGETHER = 6
-"""Curves of one figure; more cannot be told apart."""
+"""The most curves of one figure; more are hard to distinguish."""
 WARM = ("end of the warm start", "currentColor", "upright")
 CURVES = {"loss": ("training loss", 1.0), "validation": ("validation accuracy (%)", 100.0)}
 BASES = {"cosine": "mean pairwise cosine", "entropy": "entropy of α (nats)"}
@@ -61,7 +61,7 @@ def _line(group: Group, place: int, count: int, key: str) -> Line:
     mean[known] = np.nanmean(values[:, known], axis=0)
     return Line(
         range(start, last + 1), mean.tolist(), color=figures.method_color(place),
-        width=1.4 + 1.2 * (count - 1 - place) / count,  # equal curves lie on each other, all visible
+        width=1.4 + 1.2 * (count - 1 - place) / count,  # equal curves overlap and stay visible
         marks=() if end is None else (end,),
         band=(low.tolist(), high.tolist()) if len(runs) > 1 else None,
     )  # fmt: skip
