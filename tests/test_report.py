@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import pflbed
+from fedbasis.cli.inspection import describe_folder
 from fedbasis.report import write_report
 from fedbasis.report.groups import Group, grouped
 from fedbasis.report.headline import caveats, headline
@@ -274,3 +275,53 @@ def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must have a valid 'method'"):
         write_report(two, path)
     assert not path.exists()
+
+
+DAMAGE: dict[str, list[bytes]] = {
+    "config.json": [b"\xff\xfe", b"3", b'{"method": {"name": "a"}, "data": 3}', b'{"method": {"name": 3}}',
+                    b'{"method": {"name": "a"}, "seed": "x"}',
+                    b'{"method": {"name": "a"}, "data": {"sizes": {"S": "half"}}}'],
+    "results.json": [b"\xff\xfe", b'[{"method": "fedavg", "how": "f'],
+    "metrics.jsonl": [b"\xff\xfe\n", b'{"loss": 1.0}\n', b"3\n", b'{"round": 1, "rounds": 3, "cosine": 0.5}\n',
+                      b'{"round": "one", "rounds": 3}\n'],
+    "evaluation.jsonl": [b"\xff\xfe\n", b'{"client": "ink/n00"}\n', b"[]\n"],
+    "benchmark/card.json": [b"\xff\xfe", b"{}", b"[1]"],
+    "bases/card.json": [b"\xff\xfe", b"[1]", b'{"provenance": 3}'],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content"), [(name, content) for name, all_ in DAMAGE.items() for content in all_])
+def test_a_damaged_file_is_named_in_one_sentence(name: str, content: bytes, tmp_path: Path) -> None:
+    runs = two_in(tmp_path)
+    path = runs[0].folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=re.escape(path.name)):
+        write_report(runs, tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+    if "/" not in name and name != "evaluation.jsonl":  # which are not read to describe a run
+        with pytest.raises(InputError, match=re.escape(path.name)):
+            list(describe_folder(runs[0].folder))
+
+
+def test_a_log_that_lacks_numbers_is_described_without_them(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "fedavg", {})
+    run.metrics.write_text('{"round": 1, "rounds": 3, "loss": null, "refused": null, "cosine": null}\n')
+    assert "Round 1/3: loss nan" in "\n".join(map(str, describe_folder(run.folder)))
+    assert "1 of 3 rounds are done" in page([run], tmp_path)
+
+
+def test_logged_predictions_are_scored_anew(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "fedavg", {"ft": {"S": [0.5] * 4}})
+    (data,) = read_runs([run])
+    assert data.benchmark is not None
+    records = [json.loads(line) for line in run.evaluation.read_text().splitlines()]
+    for record in records:
+        labels = data.benchmark.table.labels[data.benchmark.held_rows(record["client"], "test")].tolist()
+        record |= {"last_predicted": [1 - label for label in labels], "best_predicted": labels}
+    run.evaluation.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert data.accuracies("ft", "S") == {0.01: (0.0, 1.0), 0.05: (0.0, 1.0)}
+    records[0]["last_predicted"] = [0]
+    run.evaluation.write_text("".join(json.dumps(record) + "\n" for record in records))
+    with pytest.raises(InputError, match="cannot be scored"):
+        data.accuracies("ft", "S")

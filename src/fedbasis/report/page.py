@@ -1,4 +1,4 @@
-"""The page: runs in, one self-contained html file out, the same bytes for the same runs."""
+"""Write the report as one self-contained html file; the same runs give the same bytes."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from pflbed.files import replacing
 
 
 def write_report(runs: Sequence[Run], path: Path, sections: Sequence[Chapter] = ()) -> None:
-    """Write the report of the runs, finished or not, as one page that needs nothing else; ``sections`` come first."""
+    """Write the report of the runs, finished or not; ``sections`` are placed before the runs' own results."""
     if path.is_dir():
         raise InputError(f"The report must be a file, but {path} is a folder; add a name such as report.html.")
     known = read_runs(runs) if runs or not sections else []  # a section may be about data alone
@@ -114,7 +114,7 @@ def _placed(section: Chapter, sheet: Sheet) -> dict[str, Any]:
 
 
 def _link(folder: Path, home: Path) -> str:
-    """Point from the page to a folder beside it; this needs no network, and moves with both."""
+    """Return the relative link from the page to a folder."""
     return quote(os.path.relpath(folder, home)) + "/"
 
 

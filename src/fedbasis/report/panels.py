@@ -1,4 +1,4 @@
-"""Which figure shows what of the new clients: their accuracies, curves, coefficients and images."""
+"""The figures about clients: accuracies, curves, coefficients and images."""
 
 import math
 from collections import Counter
@@ -18,9 +18,9 @@ from pflbed.plots import client_bubbles
 
 Legend = Sequence[tuple[str, str, str]]  # name, colour, style of the line, "dot" or "upright"
 ROWS = 20
-"""Rows of a figure of accuracies; the tables hold all."""
+"""The most rows of a figure of accuracies; the tables have all."""
 DOTS = 2500
-"""Dots of a figure; more are drawn as bars."""
+"""The most dots of a figure; more are drawn as bars."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def learned(groups: Sequence[Group], size: str, sheet: Sheet) -> list[Panel]:
 
 
 def populations(groups: Sequence[Group], sheet: Sheet) -> list[Panel]:
-    """Show who has how many images of which class, once for every set of clients; of several seeds the first."""
+    """Show the images per class and client, once for every set of clients; of several seeds the first."""
     shown: dict[str, tuple[Group, RunData]] = {}
     for group in groups:
         for run in [run for run in group.runs if run.benchmark][:1]:

@@ -1,4 +1,4 @@
-"""Every number of the page in tables: what a cell says, how it sorts, and which runs it comes from."""
+"""The tables of the report: the text of a cell, its value for sorting, and the runs behind it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,16 +12,16 @@ NOTHING = "–"
 COLUMNS = ("Last", "Best", "|Δ|", "rate", "s/client")
 SPREAD = ("worst", "worst 10 %", "median", "best 10 %", "s.d.")
 UNLEARNED = ("none", "kept")
-"""Ways that train nothing: the common model, or the one that a client kept."""
+"""Ways that train nothing: the common model, or the model a client has from training."""
 MEMORY = "peak_memory"
-"""What a line of the log calls the largest memory of its round, in bytes, if it tells."""
+"""The field of the log with the peak memory of a round in bytes, if it was measured."""
 EPSILON = "epsilon"
-"""What it calls the privacy spent so far, at its ``delta``, if the clients are protected."""
+"""The field of the log with the privacy spent so far at ``delta``, under differential privacy."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number as it is shown, as it sorts, and the folders of its runs."""
+    """A number as text, as a value for sorting, and the folders of its runs."""
 
     text: str
     value: float | None = None
@@ -40,7 +40,7 @@ class Grid:
     columns: Sequence[str]
     rows: Sequence[tuple[Cell, Sequence[Cell]]]
     head: str = ""
-    """What the names that open the rows are."""
+    """The heading of the column of row names."""
 
 
 def results(groups: Sequence[Group]) -> Grid:
@@ -92,7 +92,7 @@ def by_client(groups: Sequence[Group]) -> Grid:
 
 def training_cost(groups: Sequence[Group]) -> Grid:
     """Average what a round costs, method by method; bytes are of one client."""
-    told, private = (
+    memory, private = (
         any(key in line for group in groups for run in group.runs for line in run.lines) for key in (MEMORY, EPSILON)
     )
     rows = []
@@ -107,7 +107,7 @@ def training_cost(groups: Sequence[Group]) -> Grid:
         cells.append(_mean(group, numbers(lines, "seconds"), lambda seconds: f"{seconds:.1f}"))
         minutes = [sum(numbers(run.lines, "seconds")) / 60 for run in group.runs if numbers(run.lines, "seconds")]
         cells.append(_mean(group, minutes, lambda value: f"{value:.1f}"))
-        if told:
+        if memory:
             known = numbers(lines, MEMORY)
             cells.append(_mean(group, [max(known)] if known else [], _bytes))
         if private:
@@ -119,11 +119,11 @@ def training_cost(groups: Sequence[Group]) -> Grid:
         "Training, per client and round",
         [
             ("", 1), ("to the server", 2), ("from the server", 2), ("time", 2),
-            *([("memory", 1)] if told else []), *([("privacy", 2)] if private else []),
+            *([("memory", 1)] if memory else []), *([("privacy", 2)] if private else []),
         ],
         [
             "rounds", "mean", "largest", "mean", "largest", "s a round", "min in all",
-            *(["peak"] if told else []), *(["ε", "δ"] if private else []),
+            *(["peak"] if memory else []), *(["ε", "δ"] if private else []),
         ],
         rows,
         "method",
