@@ -22,7 +22,7 @@ from pflbed.errors import InputError
 from pflbed.images import UNREADABLE, Opener, Resolution, careful, fit, open_file, reason, shape_of
 from pflbed.lock import alone
 from pflbed.table import Table
-from pflbed.workers import Job, how_many, share_out
+from pflbed.workers import Job, how_many, run_jobs
 
 Progress = Callable[[int, int], None]
 FORMAT = 2
@@ -32,7 +32,14 @@ CHUNK = 32
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """The rows that could be decoded, their pixels [N, H, W, C], and what was left out as (path, reason)."""
+    """The rows that could be decoded, their pixels [N, H, W, C], and what was left out as (path, reason).
+
+    Example:
+        >>> import pflbed
+        >>> decoded = pflbed.find("digits4").decode(28)
+        >>> len(decoded.table) == len(decoded.images), decoded.bad
+        (True, [])
+    """
 
     table: Table
     images: NDArray[np.uint8]
@@ -142,7 +149,7 @@ def _make(
     if chunks and progress is not None:
         progress(done, len(table))
     processes = how_many(workers, len(table) - done)
-    with contextlib.closing(share_out(decode_chunk, open_image, jobs, processes)) as answers:
+    with contextlib.closing(run_jobs(decode_chunk, open_image, jobs, processes)) as answers:
         for i, answer in answers:
             chunks[i] = Chunk.parse(answer, array.spans[i])
             array.log({i: chunks[i]})

@@ -81,17 +81,17 @@ def scan_client(root: Path) -> Table:
 
 
 def oddities(root: Path) -> list[str]:
-    """List problems of a folder ``<domain>/<class>/<image>``: entries that are ignored, and names that differ little."""
-    said: list[str] = []
+    """List problems of a folder ``<domain>/<class>/<image>``: ignored entries, and names that are almost the same."""
+    problems: list[str] = []
     names: list[tuple[str, str]] = []
     deeper, others = [], []
     for domain in _folders(Path(root), Path(root)):
         labels = _folders(domain, Path(root))
         names += [("domain", domain.name), *(("class", label.name) for label in labels)]
         if not any(_images(label, Path(root)) for label in labels):
-            said.append(f"the domain folder {domain.name!r} holds no images as <class>/<image>")
+            problems.append(f"the domain folder {domain.name!r} holds no images as <class>/<image>")
             continue
-        said += [
+        problems += [
             f"the class folder {domain.name}/{label.name} is empty" for label in labels if not any(label.iterdir())
         ]
         for label in labels:
@@ -105,17 +105,17 @@ def oddities(root: Path) -> list[str]:
         ("files of other kinds", others),
     ):
         if found:
-            said.append(f"there are {len(found):,} {what}, such as {found[0].relative_to(root).as_posix()}")
+            problems.append(f"there are {len(found):,} {what}, such as {found[0].relative_to(root).as_posix()}")
     alike: dict[tuple[str, str], set[str]] = {}
     for kind, name in names:
         alike.setdefault((kind, unicodedata.normalize("NFKC", name).casefold()), set()).add(name)
     for (kind, _), spellings in alike.items():
         if len(spellings) > 1:
             listed = " and ".join(ascii(name) for name in sorted(spellings))
-            said.append(
+            problems.append(
                 f"the names {listed} count as different: each is a {kind} of its own; rename one if they are not"
             )
-    return said
+    return problems
 
 
 def _table(root: Path, found: list[tuple[str, str, Path]]) -> Table:
@@ -159,7 +159,7 @@ def _images(parent: Path, root: Path) -> list[Path]:
 
 
 def _entries(parent: Path, root: Path) -> Iterator[Path]:
-    """Sorted visible entries, each certain to lie inside root."""
+    """The visible entries in sorted order; a link that leaves ``root`` is refused."""
     for entry in sorted(parent.iterdir(), key=lambda path: path.name):
         if entry.name.startswith("."):
             continue

@@ -1,4 +1,4 @@
-"""The table of all predictions with the predictions left out, so that any framework can be scored."""
+"""A table of all test rows with an empty column for predictions, to score any framework."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILE = "predictions.csv"
 
 
 def write_blank(benchmark: Benchmark, folder: Path, out: Path, tell: Callable[[int, int], None]) -> list[str]:
-    """List every client's test rows; shared test images stand there once per client."""
+    """List every client's test rows; a shared test image is listed once per client."""
     tested = [name for name in benchmark.client_ids if benchmark.held_weights(name, "test").sum()]
     if not tested:
         raise InputError("a benchmark must have test images to be predicted, got none; build it with a test share")

@@ -32,7 +32,7 @@ def scan(root: Path) -> Table:
 
 
 def _paths(root: Path, file: Path, ids: Any) -> Any:
-    """Where the images lie; the folder's kind says it, so no image is looked for."""
+    """Where the images are, from the kind of the folder; no image file is accessed."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
