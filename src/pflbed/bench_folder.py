@@ -123,7 +123,7 @@ def _place(folder: Path, card: dict[str, Any], data: Path | str | None) -> dict[
     except (OSError, ValueError, KeyError, TypeError):
         pass  # removed or damaged: the user can still give the folder
     raise InputError(
-        f"this machine does not know where the images of the benchmark {folder} lie; give their folder with --data"
+        f"the location of the images of the benchmark {folder} is not known here; give their folder with --data"
     )
 
 

@@ -185,7 +185,7 @@ def iid(count: int, clients: int, rng: np.random.Generator, min_rows: int = 2) -
 def nested_sizes(rows: Rows, labels: Rows, fractions: Mapping[str, float], rng: np.random.Generator) -> dict[str, Rows]:
     """Select a fraction of the rows for every size, nested, each with the class distribution of all rows.
 
-    The rows of every class are shuffled and spread evenly from 0 to 1; a size is what lies before its fraction.
+    The rows of every class are shuffled and spread evenly from 0 to 1; a size is the rows before its fraction.
     """
     order = spread(labels, rng)
     return {name: np.sort(rows[order[: _at_least_one(part, len(rows))]]) for name, part in fractions.items()}

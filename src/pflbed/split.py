@@ -162,7 +162,7 @@ def _group_numbers(table: Table) -> Rows:
     pairs = np.unique(np.stack([numbers, table.domains]), axis=1)
     if (doubled := np.flatnonzero(np.diff(pairs[0]) == 0)).size:
         group = table.groups[int(np.argmax(numbers == pairs[0, doubled[0]]))]
-        raise InputError(f"a group must lie within one domain, but {group!r} is in two; use another name per domain")
+        raise InputError(f"a group must be within one domain, but {group!r} is in two; use another name per domain")
     return numbers
 
 

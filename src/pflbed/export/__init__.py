@@ -60,7 +60,7 @@ def export(
 @contextmanager
 def _appearing(out: Path) -> Iterator[Path]:
     """Yield a hidden folder next to ``out``; it is renamed to ``out`` on success and removed otherwise."""
-    place = out.resolve()  # an empty folder behind a link is replaced where it lies
+    place = out.resolve()  # an empty folder that is a link is replaced at its target
     _require_free(place, out)
     place.parent.mkdir(parents=True, exist_ok=True)
     hidden = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{place.name[:40]}.", suffix=".tmp"))

@@ -13,7 +13,7 @@ from pflbed.errors import InputError
 FILE = "predictions.csv"
 
 
-def write_blank(benchmark: Benchmark, folder: Path, out: Path, tell: Callable[[int, int], None]) -> list[str]:
+def write_blank(benchmark: Benchmark, folder: Path, out: Path, report: Callable[[int, int], None]) -> list[str]:
     """List every client's test rows; a shared test image is listed once per client."""
     tested = [name for name in benchmark.client_ids if benchmark.held_weights(name, "test").sum()]
     if not tested:
@@ -26,7 +26,7 @@ def write_blank(benchmark: Benchmark, folder: Path, out: Path, tell: Callable[[i
         for name in tested:
             rows = benchmark.held_rows(name, "test").tolist()
             writer.writerows((name, row, benchmark.table.paths[row], "") for row in rows)
-            tell(done := done + len(rows), total)
+            report(done := done + len(rows), total)
     lines = [f"Wrote {total:,} rows to predict for {len(tested):,} clients to {out / FILE}."]
     if missing := len(benchmark.client_ids) - len(tested):
         lines.append(f"{missing:,} clients have no test images of their classes and are not listed.")

