@@ -1,4 +1,4 @@
-"""Who has what, at a glance: a column per client, a row per class, a bubble as large as the count (figures B-D)."""
+"""Bubble plots of clients: a column per client, a row per class, the area is the number of images (figures B-D)."""
 
 import warnings
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 LARGEST = 120.0
 """Area of the largest bubble, in square points."""
 DRAWN = 400
-"""Clients drawn at most; a picture of more is a smear."""
+"""Clients drawn at most; more are not legible."""
 LABELLED = 80
-"""Classes up to which every row has its name."""
+"""Class names are drawn for at most so many classes."""
 
 
 def client_bubbles(benchmark: Benchmark, participating: bool = True) -> "Figure":
@@ -41,7 +41,7 @@ def save_bubbles(benchmark: Benchmark, path: Path) -> None:
     if kind not in ("png", "svg", "pdf"):
         raise InputError(f"a picture must be a png, svg or pdf file, got {path.name!r}; change its ending")
     with replacing(path) as temporary, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # a name in a script that the font lacks shows as boxes
+        warnings.filterwarnings("ignore", message="Glyph")  # characters that the font lacks are drawn as boxes
         figure.savefig(temporary, format=kind, dpi=130, metadata={"Software": None} if kind == "png" else None)
 
 
@@ -99,6 +99,6 @@ def _panel(benchmark: Benchmark, axes: "Axes", title: str, names: tuple[str, ...
 
 
 def _plain(name: str) -> str:
-    """A class's name as text: a dollar sign begins no formula, and no name is endless."""
+    """A class name as plain text: dollar signs are escaped, long names are cut off."""
     short = name if len(name) <= 24 else f"{name[:22]}…"
     return short.replace("$", r"\$")

@@ -354,7 +354,7 @@ def test_what_is_there_already_is_neither_replaced_nor_mixed_in(shapes: Pair, tm
     (full / "mine").touch()
     file.write_text("mine")
     for place in (full, file):
-        with pytest.raises(InputError, match=r"needs a folder of its own, but .* exists already"):
+        with pytest.raises(InputError, match=r"needs a new or empty folder, but .* exists already"):
             export(bench, data, "blank", place)
     assert file.read_text() == "mine"
     (tmp_path / "link").symlink_to(empty)
