@@ -148,6 +148,10 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
+CARRIED = "_carried_factory"
+"""Where a network that came from another process has the factory of that process' script."""
+
+
 @dataclass(frozen=True)
 class Network:
     """An architecture by name, with its classes, input size and options: enough to build it anywhere."""
@@ -203,12 +207,19 @@ class Network:
         module = self.build(seed)
         return FlatModel(module, self.layout(module)).tensors()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Take a factory of the user's script along to other processes, which do not have that script."""
+        return {**vars(self), CARRIED: self._factory()} if self.name.startswith("__main__:") else vars(self)
+
     def _resolution(self) -> dict[str, int]:
         return {"resolution": self.resolution} if self.name in MODELS else {}
 
     def _factory(self) -> Callable[..., nn.Module]:
         if self.name in MODELS:
             return MODELS[self.name]
+        if CARRIED in vars(self):
+            carried: Callable[..., nn.Module] = vars(self)[CARRIED]
+            return carried
         if ":" not in self.name:
             raise InputError(
                 f"The network must be one of {', '.join(MODELS)} or a factory 'module:function', not '{self.name}'."

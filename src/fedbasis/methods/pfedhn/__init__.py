@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedbasis.methods.base import CLOCK, MODEL, Adaptation, Context, Method, MethodConfig, Sent, clamped_updates
 from fedbasis.methods.pfedhn.hypernetwork import generate, pull_back
-from fedbasis.networks.train import Examples, backward_passes, by_epoch, local_sgd
+from fedbasis.networks.train import Examples, PlainSGD, backward_passes, by_epoch, local_sgd
 from fedbasis.tensors.params import State, Tensors, only, plus, without
 from fedbasis.tensors.seeding import torch_generator
 
@@ -124,7 +124,7 @@ class PFedHN(Method):
         bias = [flat.to(device) for flat in self.task.layout.flatten(server[MODEL])]
         hyper = {name: tensor.to(device) for name, tensor in server[HYPER].items()}
         v = server[START]["embedding"].to(device, copy=True).requires_grad_()
-        optimizer = torch.optim.SGD([v], lr=plan.rate, momentum=plan.momentum, weight_decay=plan.decay)
+        optimizer = PlainSGD([v], plan.rate, plan.momentum, plan.decay)
 
         def step() -> None:
             (v.grad,) = torch.autograd.grad(generate(hyper, bias, v), v, model.gradients)
