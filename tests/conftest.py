@@ -20,7 +20,7 @@ LONGEST = (
     "test_methods.py",
     "test_reproduce.py",
     "test_resume.py",
-    "test_engines.py",
+    "test_pool.py",
     "test_wheel.py",
     "test_ray.py",
 )
