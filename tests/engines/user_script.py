@@ -37,9 +37,14 @@ class Shrinking(FedAvg):
     """FedAvg with updates shrunk by a number of this script."""
 
     def client_update(
-        self, received: State, state: State | None, data: Examples, context: Context
+        self,
+        received: State,
+        state: State | None,
+        data: Examples,
+        context: Context,
+        only: tuple[int, int] | None = None,
     ) -> tuple[Sent, State | None]:
-        sent, kept = super().client_update(received, state, data, context)
+        sent, kept = super().client_update(received, state, data, context, only)
         return shrunk(sent), kept
 
 
