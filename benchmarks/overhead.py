@@ -12,7 +12,8 @@ from pathlib import Path
 
 import torch
 
-from fedbasis.engines.in_process import Serial
+from fedbasis.engines.in_process import InProcess
+from fedbasis.engines.simulation import Simulation
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Task
 from fedbasis.networks.models import Network
@@ -37,7 +38,7 @@ def measured(batch: int, rounds: int, repeats: int) -> dict[str, float]:
     def ours() -> None:
         run = Run(Path(folder) / str(next(numbers)))
         run.folder.mkdir()
-        train(method, Serial(method, data, 0), list(data), 0, run, participation=SAMPLED)
+        train(method, Simulation(InProcess(method), data, 0), list(data), 0, run, participation=SAMPLED)
 
     def by_hand() -> None:
         state = start

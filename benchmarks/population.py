@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedbasis.engines.in_process import Serial
+from fedbasis.engines.in_process import InProcess
+from fedbasis.engines.simulation import Simulation
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Task
 from fedbasis.networks.models import Network
@@ -89,7 +90,7 @@ def player(name: str, population: int) -> None:
         del pixels
         names = Names(population)
         data = Population(names, np.load(Path(folder) / "pixels.npy", mmap_mode="r"), labels)
-        engine = Serial(method, data, 0)
+        engine = Simulation(InProcess(method), data, 0)
 
         def seen(_: object) -> None:
             turns.end(peak=mebibytes("VmHWM"))

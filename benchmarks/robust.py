@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from fedbasis.engines.base import Engine
-from fedbasis.engines.in_process import InProcess, Serial
+from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.simulation import Simulation
 from fedbasis.experiment import prepare
 from fedbasis.experiment.config import parse
@@ -94,7 +94,7 @@ def score(
     path = run.folder / "scores.json"
     if not path.exists():
         names = prepared.benchmark.participating
-        honest = Serial(prepared.method, prepared.training, seed)
+        honest = Simulation(InProcess(prepared.method), prepared.training, seed)
         engine: Engine = Attacked(honest, frozenset(names[::EVERY]), seed) if attacked else honest
         run.folder.mkdir(parents=True, exist_ok=True)
         server = train(prepared.method, engine, names, seed, run)

@@ -1,6 +1,10 @@
 """Tiny real models and images, made here; one torch thread per process."""
 
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -10,6 +14,10 @@ from PIL import Image
 
 from fedbasis.networks.models import Network
 from fedbasis.networks.train import Examples, Preprocessing, Recipe
+from helpers import gone, wait_until
+
+if TYPE_CHECKING:
+    from fedbasis.engines.ray.connection import RayConnection
 
 torch.set_num_threads(1)
 settings.register_profile("steady", deadline=None, derandomize=True)  # no test is timed, and none depends on luck
@@ -20,7 +28,7 @@ LONGEST = (
     "test_methods.py",
     "test_reproduce.py",
     "test_resume.py",
-    "test_engines.py",
+    "test_pool.py",
     "test_wheel.py",
     "test_ray.py",
 )
@@ -82,6 +90,33 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's cache; decoded images are shared within a session."""
     monkeypatch.setenv("FEDBASIS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(scope="session")
+def ray_connection() -> Iterator["RayConnection"]:
+    """One Ray cluster of this machine for all tests, with CPUs for all workers that they have at once."""
+    from fedbasis.engines.ray import connection
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # workers import the tests' functions
+        made = connection.RayConnection(cpus=8)
+    session = Path(made.ray.get_runtime_context().worker.node.get_session_dir_path())
+    started = children_of_ray()
+    assert session.is_dir()
+    assert made.ray.util.get_node_ip_address() == "127.0.0.1"  # nobody else can reach it
+    assert not set(connection.PRIVATE) & set(os.environ)
+    yield made
+    made.close()
+    assert not made.ray.is_initialized()
+    assert not session.exists()
+    wait_until(lambda: all(gone(pid) for pid in started))
+
+
+def children_of_ray() -> set[int]:
+    """The children of this process that belong to Ray (known on Linux alone)."""
+    places = [place for task in Path("/proc/self/task").glob("*/children") for place in task.read_text().split()]
+    return {int(pid) for pid in places if b"ray" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
 @pytest.fixture(scope="session")

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedbasis.engines.in_process import Serial
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Task
 from fedbasis.networks.models import Network
 from fedbasis.networks.train import Preprocessing, Recipe
+from helpers import Serial
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

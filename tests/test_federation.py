@@ -19,7 +19,6 @@ pytest.importorskip("flwr")
 
 import pflbed
 from conftest import write_images
-from fedbasis.engines.in_process import Serial
 from fedbasis.flower.deployment import Deployment
 from fedbasis.flower.keys import make_node_key
 from fedbasis.flower.project import NodeEntry, create, toml
@@ -33,6 +32,7 @@ from fedbasis.serving.new_client import serve_folder
 from fedbasis.tensors.params import State
 from fedbasis.training.rounds import sampled
 from fedbasis.training.runs import Run, read_lines
+from helpers import Serial
 from pflbed.dataset import find
 from test_methods import VARIANTS, same
 

@@ -34,7 +34,6 @@ from typer.testing import CliRunner
 from conftest import write_images
 from fedbasis.cli.federation import federation as commands
 from fedbasis.engines.base import NoUpdate
-from fedbasis.engines.in_process import Serial
 from fedbasis.flower import reaper
 from fedbasis.flower.client import answer, update
 from fedbasis.flower.engine import UsedVersions
@@ -49,6 +48,7 @@ from fedbasis.networks.train import Recipe
 from fedbasis.tensors.params import State
 from fedbasis.training.rounds import UpdateStream
 from fedbasis.training.runs import Run
+from helpers import Serial
 from pflbed.errors import InputError
 from test_methods import FIRST, clients, make, same
 

@@ -17,7 +17,6 @@ import torch
 
 import cases
 from conftest import shapes_examples
-from fedbasis.engines.in_process import Serial
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context, Method, Sent, Task
 from fedbasis.networks.models import Network
@@ -26,6 +25,7 @@ from fedbasis.serving.personalize import all_ways, personalize
 from fedbasis.tensors.files import read_tensors, write_tensors
 from fedbasis.tensors.params import State, nbytes
 from fedbasis.training.rounds import UpdateStream
+from helpers import Serial
 from pflbed.errors import InputError
 
 ROUNDS = 4

@@ -11,7 +11,6 @@ import torch
 from dp_accounting import pld, rdp
 from scipy.stats import kstest, norm
 
-from fedbasis.engines.in_process import Serial
 from fedbasis.experiment.config import parse
 from fedbasis.experiment.protection import PrivacyConfig
 from fedbasis.methods import METHODS
@@ -23,6 +22,7 @@ from fedbasis.training.clipping import differences
 from fedbasis.training.privacy import Mechanism, urandom_normal
 from fedbasis.training.rounds import train
 from fedbasis.training.runs import Run, read_lines
+from helpers import Serial
 from pflbed.errors import InputError
 from test_methods import FIRST, VARIANTS, clients, finite, make, run_rounds, same
 

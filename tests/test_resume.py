@@ -26,6 +26,7 @@ import pytest
 
 import fedbasis.experiment
 import fedbasis.serving.artifact
+import fedbasis.tensors.files
 import fedbasis.training.rounds
 from fedbasis import cli
 from fedbasis.experiment import Observer
@@ -98,7 +99,7 @@ def kill_at(event: str, name: str, number: int, folder: str) -> None:
 
 def kill_in_tensors(number: int, folder: str) -> None:
     """Die when half the bytes of the so-many-th safetensors file are written."""
-    seen, save = iter(range(1, number)), vars(fedbasis.serving.artifact)["save_file"]
+    seen, save = iter(range(1, number)), vars(fedbasis.tensors.files)["save_file"]
 
     def half(tensors: dict[str, Any], path: Path, metadata: dict[str, str]) -> None:
         save(tensors, path, metadata)
@@ -106,7 +107,7 @@ def kill_in_tensors(number: int, folder: str) -> None:
             os.truncate(path, path.stat().st_size // 2)
             die()
 
-    vars(fedbasis.serving.artifact)["save_file"] = half
+    vars(fedbasis.tensors.files)["save_file"] = half
 
 
 def kill_in_line(module: str, number: int, folder: str) -> None:
@@ -222,7 +223,7 @@ MOMENTS: dict[str, Callable[[str], None]] = {
     "half a checkpoint, warm-up": functools.partial(kill_in_tensors, 1),
     "half a checkpoint, bases": functools.partial(kill_in_tensors, 3),
     "a checkpoint is renamed": functools.partial(kill_at, "os.rename", "checkpoint", 2),
-    "half a line of metrics": functools.partial(kill_in_line, "rounds", 3),
+    "half a line of metrics": functools.partial(kill_in_line, "training.rounds", 3),
     "between metrics and checkpoint": functools.partial(kill_at, "tempfile.mkstemp", "checkpoint", 4),
     "half the bases": functools.partial(kill_in_tensors, 5),
     "the bases are renamed": functools.partial(kill_at, "os.rename", ".bases", 3),

@@ -17,7 +17,6 @@ from torch.func import functional_call
 
 from conftest import shapes_examples
 from fedbasis.engines.client_state import ClientStates
-from fedbasis.engines.in_process import Serial
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context, Method, Task
 from fedbasis.methods.fedavg import FedAvg
@@ -27,6 +26,7 @@ from fedbasis.networks.models import Network
 from fedbasis.networks.train import Examples, Preprocessing, Recipe
 from fedbasis.serving.personalize import personalize
 from fedbasis.tensors.params import State, Tensors, only, without
+from helpers import Serial
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from conftest import shapes_examples
 from fedbasis.engines.client_state import ClientStates
-from fedbasis.engines.in_process import Serial
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context, Method, Sent, Task
 from fedbasis.networks import train
@@ -25,6 +24,7 @@ from fedbasis.networks.models import Network
 from fedbasis.networks.train import Examples, Preprocessing, Recipe
 from fedbasis.serving.personalize import personalize
 from fedbasis.tensors.params import State, Tensors
+from helpers import Serial
 from pflbed.errors import InputError
 
 Matrix = NDArray[np.float64]

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from conftest import shapes_examples
-from fedbasis.engines.in_process import Serial
 from fedbasis.methods.base import Adaptation, Context, Method, Sent, Task
 from fedbasis.methods.fed_mtl import FedMTL, FedMTLConfig, relations
 from fedbasis.methods.fedamp import FedAMP, FedAMPConfig, by_cosine, by_distance
@@ -23,6 +22,7 @@ from fedbasis.networks.train import Examples, Preprocessing, Recipe, local_sgd
 from fedbasis.serving.personalize import personalize
 from fedbasis.tensors.params import State, Tensors
 from fedbasis.tensors.seeding import torch_generator
+from helpers import Serial
 
 SEED = 7
 DATA = {f"{'ab'[i % 2]}/p{i}": shapes_examples(16 + 3 * i, i % 2, seed=i) for i in range(4)}

@@ -1,8 +1,8 @@
-"""An engine is a map over clients: it owns their data and what they keep, and yields what they send, one at a time.
+"""An engine is a map over clients: it owns their data and their states, and yields what they send, one at a time.
 
-An engine of this machine or of a cluster has workers, who carry out jobs: pure functions of a state that all jobs share
-and of an item of their own. What a job returns depends on these alone, so where it is done, by how many workers, in
-which order, and whether it is done again, changes no bit.
+An engine of this machine or of a cluster has workers, which carry out tasks. A task is a pure function of a state that
+all tasks share and of an item of its own. Its result depends on these alone, so where it is done, by how many workers,
+in which order, and whether it is done again, changes no bit.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import torch
 
-from fedbasis.engines.client_state import ClientStates
 from fedbasis.methods.base import Method, Sent
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State
@@ -26,10 +25,33 @@ class NoUpdate:
     """Whether the client sent something, which was refused, or nothing in time."""
 
 
+class ClientVersions(Protocol):
+    """The versions of what clients keep between rounds, as a training with checkpoints needs them."""
+
+    def rewind(self, rounds_done: int) -> None:
+        """Go back to the checkpoint after so many rounds."""
+        ...
+
+    def sync(self, rounds_done: int) -> None:
+        """Push new versions to the disk, before the checkpoint that they belong to."""
+        ...
+
+    def prune(self, rounds_done: int) -> None:
+        """Drop versions that no round can need any more, after that checkpoint."""
+        ...
+
+    def remove(self) -> None:
+        """Drop everything."""
+        ...
+
+
 class Engine(Protocol):
     """Run one round of client updates; the same seeds give the same bits whatever the engine."""
 
-    states: ClientStates
+    @property
+    def states(self) -> ClientVersions:
+        """The versions of what clients keep."""
+        ...
 
     def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent | NoUpdate]]:
         """Update the named clients in this order and yield ``(client, what it sent)``."""
@@ -42,32 +64,32 @@ class Engine(Protocol):
 
 @dataclass
 class WorkerContext:
-    """What a worker has before it: the method, a working model, and notes on the state that its jobs share."""
+    """What a worker works with: the method, a working model, and a cache for the state that its tasks share."""
 
     method: Method
     device: torch.device | str = "cpu"
     model: FlatModel = field(init=False)
     cache: dict[Any, Any] = field(default_factory=dict)
-    """What a job leaves for later jobs with the same shared state, such as features of images that many look at."""
+    """What a task leaves for later tasks with the same shared state, such as features of images that many need."""
 
     def __post_init__(self) -> None:
         self.model = self.method.task.network.workspace(self.device)
 
 
 Result = tuple[State, Any]
-"""Tensors, and something small besides."""
+"""Tensors, and something small besides them."""
 WorkFunction = Callable[[WorkerContext, State, Any], Result]
-"""A function of a module, so that other processes can find it: ``(desk, shared, item) -> result``."""
+"""What a task calls: ``(worker, shared, item) -> result``."""
 
 
 class Workers(Protocol):
-    """Carry out jobs."""
+    """Carry out tasks."""
 
     same_disk: bool
     """Whether every worker sees this machine's files."""
 
     def run(self, job: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
-        """Yield the results of ``job(desk, shared, item)`` in the order of the items; errors call one by its name."""
+        """Yield the results of ``job(worker, shared, item)`` in the order of the items; errors name the item."""
         ...
 
     def peak_memory(self) -> int:
@@ -75,11 +97,11 @@ class Workers(Protocol):
         ...
 
     def close(self) -> None:
-        """Let the workers go."""
+        """End the workers."""
         ...
 
     def __str__(self) -> str:
-        """Say who works where, for a reader."""
+        """Say how many workers there are, and where."""
         ...
 
 

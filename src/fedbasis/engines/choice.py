@@ -1,4 +1,4 @@
-"""Which engine, how many workers, on which devices: what was asked for, or the best that this machine has."""
+"""Which workers, how many, on which devices: what was asked for, or the best that this machine has."""
 
 import multiprocessing
 from collections.abc import Iterator
@@ -13,14 +13,13 @@ from fedbasis.methods.base import Method
 from pflbed.errors import InputError
 from pflbed.workers import cores
 
-ENGINES = ("auto", "serial", "pool", "ray")
 SHARE_A_DEVICE = 2
-"""So many workers share an accelerator unless another number is asked for: while one prepares, the other computes."""
+"""So many workers share an accelerator by default: while one prepares a batch, the other computes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What was asked for."""
+    """What was asked for: the engine, the number of workers, their device, and the threads of each."""
 
     engine: str = "auto"
     workers: int | None = None
@@ -29,7 +28,7 @@ class Machine:
 
 
 def device_of(name: str) -> torch.device:
-    """Turn a device's name into a device that is there; "auto" takes an accelerator if there is one."""
+    """Return the device of this name, if this machine has it; "auto" is an accelerator if there is one."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -58,7 +57,7 @@ def devices_of(machine: Machine) -> list[str]:
 
 @contextmanager
 def workers_for(method: Method, machine: Machine) -> Iterator[Workers]:
-    """Have workers for as long as the context lasts."""
+    """Start workers, and end them with the context."""
     workers = _workers(method, machine)
     try:
         yield workers
@@ -72,7 +71,7 @@ def _workers(method: Method, machine: Machine) -> Workers:
 
         return Cluster(method, machine.workers, machine.threads, machine.device)
     devices = devices_of(machine)
-    helper = multiprocessing.current_process().daemon  # it works beside others already and may have no children
+    helper = multiprocessing.current_process().daemon  # it is a worker itself and may have no children
     if machine.engine == "serial" or (machine.engine == "auto" and (helper or len(devices) == 1)):
         return InProcess(method, device_of(machine.device))
     from fedbasis.engines.pool import Pool

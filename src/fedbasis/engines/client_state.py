@@ -1,8 +1,8 @@
-"""What clients keep between rounds, on disk: a million clients cost no memory, and any process reads one by its name.
+"""Client states: what clients keep between rounds, on disk, so that a million clients cost no memory.
 
-A client has a folder with one file per version, named by the number of rounds after which it holds. A round reads the
-newest version that is not newer than itself and writes the next one, so a round that is done again, because a process
-or a whole run was killed in it, starts from what its client kept before.
+A client has a folder with one file per version, named by the number of rounds after which it was written. A round reads
+the newest version that is not newer than itself and writes the next one. So a round that is done again, because a
+process or a whole run was killed in it, starts from the same state.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from pflbed.errors import InputError
 
 
 class ClientStates(MutableMapping[str, State]):
-    """All clients' kept states; as a mapping, the newest of every client.
+    """The states of all clients; as a mapping, the newest of every client.
 
-    A folder of its own, without a name given, goes with the object.
+    Without a folder given, a temporary one is made, which is removed with the object.
     """
 
     LAST = 1 << 62
@@ -35,7 +35,7 @@ class ClientStates(MutableMapping[str, State]):
         self._changed: set[str] = set()
 
     def read(self, client: str, round: int) -> State | None:
-        """Return what a client kept before this round, if anything."""
+        """Return a client's state before this round, if it has one."""
         known = self._until(client, round)
         if not known:
             return None
@@ -45,11 +45,11 @@ class ClientStates(MutableMapping[str, State]):
             raise InputError(f"{error} {client} keeps it; remove the run's folder to start the run again.") from error
 
     def reference(self, client: str, round: int, near: bool) -> Path | State | None:
-        """Say what another process needs to read what a client kept: the folder if it is near, else the state."""
+        """Return what another process needs to read a client's state: the folder if it is near, else the state."""
         return self.folder if near else self.read(client, round)
 
     def write(self, client: str, round: int, state: State | None) -> None:
-        """Keep a state after this round; numbers that are not finite are not kept."""
+        """Write a client's state after this round; one with numbers that are not finite is not written."""
         if state is None or not is_finite(state):
             return
         place = self._place(client)
@@ -80,7 +80,7 @@ class ClientStates(MutableMapping[str, State]):
         self._changed.clear()
 
     def rewind(self, rounds_done: int) -> None:
-        """Drop what was kept after the last checkpoint, and what a killed process was writing."""
+        """Drop versions that are newer than the last checkpoint, and files that a killed process was writing."""
         for place in self._places():
             for file in place.iterdir():
                 if not file.name.isdigit() or int(file.name) > rounds_done:
@@ -130,5 +130,5 @@ class ClientStates(MutableMapping[str, State]):
 
 
 def state_of(client: str, reference: Path | State | None, round: int = ClientStates.LAST) -> State | None:
-    """Return what a client kept before this round, from what ``ClientStates.reference`` gave."""
+    """Return a client's state before this round, from what ``ClientStates.reference`` gave."""
     return ClientStates(reference).read(client, round) if isinstance(reference, Path) else reference

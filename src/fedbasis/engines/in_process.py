@@ -1,20 +1,18 @@
-"""The engine that updates clients one after another in this process, each when it is asked for."""
+"""One worker, in this process: it does one task after another, each when its result is asked for."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from fedbasis.engines.base import ClientData, Result, WorkerContext, WorkFunction
-from fedbasis.engines.client_state import ClientStates
+from fedbasis.engines.base import Result, WorkerContext, WorkFunction
 from fedbasis.engines.processes import peak_memory
-from fedbasis.engines.simulation import Simulation
 from fedbasis.methods.base import Method
 from fedbasis.tensors.params import State
 
 
 class InProcess:
-    """One worker, in this process: one working model serves all jobs in turn."""
+    """One worker, in this process; all tasks use one working model in turn."""
 
     same_disk = True
 
@@ -32,21 +30,7 @@ class InProcess:
         return peak_memory()
 
     def close(self) -> None:
-        """Nobody has to go."""
+        """There is nothing to end."""
 
     def __str__(self) -> str:
         return f"1 process on {self._worker.device}"
-
-
-class Serial(Simulation):
-    """Clients updated one after another."""
-
-    def __init__(
-        self,
-        method: Method,
-        data: ClientData,
-        seed: int,
-        device: torch.device | str = "cpu",
-        kept: ClientStates | None = None,
-    ) -> None:
-        super().__init__(InProcess(method, device), data, seed, kept)

@@ -1,4 +1,4 @@
-"""The engine of one machine or of a cluster: a round's updates as jobs for workers."""
+"""The engine of one machine or of a cluster: a round's client updates are tasks for workers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ from fedbasis.networks.train import examples_of
 from fedbasis.tensors.params import State
 
 KEPT = "kept/"
-"""Before the groups of a kept state that travels with a result."""
+"""The prefix of the groups of a client state that travels with a result."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """A client's part in a round."""
+    """The item of a task: one client's update in one round."""
 
     client: str
     data: Any
     round: int
     seed: int
     kept: Path | State | None
-    """The folder of what clients keep, or what this one does if a worker may sit at another machine."""
+    """The folder of all client states, or this client's own if the worker may be on another machine."""
 
 
 def update(worker: WorkerContext, server: State, item: Update) -> Result:
-    """Update one client from the server's state, its own data and what it keeps."""
+    """Update one client from the server's state, its own data and its client state."""
     before = state_of(item.client, item.kept, item.round)
     received = worker.method.broadcast(server, item.client)
     context = Context(item.seed, item.client, worker.model, item.round)

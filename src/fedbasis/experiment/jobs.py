@@ -5,24 +5,23 @@ run at the same time: the second takes over the first one's training. Whatever g
 death of its process, is that one's failure alone; its run stays as it was, so starting again goes on from there.
 """
 
-import contextlib
 import importlib
 import multiprocessing
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
-from fedbasis.engines.processes import end_with_parent, portable
+from fedbasis.engines.processes import WorkerDiedError, WorkerProcess, portable
+from fedbasis.engines.transport import dumps, loads
 from fedbasis.experiment import execute, prepare
 from fedbasis.experiment.config import Experiment, parse
 from fedbasis.experiment.reuse import reuse_training
-from fedbasis.training.events import Emit
+from fedbasis.training.events import Emit, Event
 from fedbasis.training.runs import Run
 from pflbed.errors import InputError
-from pflbed.interrupts import deaf_to_interrupts
 
 Failure = InputError | OSError
 
@@ -49,30 +48,25 @@ def _carry_out(job: RunJob, out: Path, emit: Emit) -> Run:
     return run
 
 
-def _work(line: Connection, out: Path) -> None:
-    """Do what comes down the line, one after another, in a process of its own."""
-    end_with_parent()
+def _work(connection: Connection, out: Path) -> None:
+    """Be a worker: do one job after another until the pipe ends."""
+
+    def emit(event: Event) -> None:
+        connection.send_bytes(dumps(("event", event)))
+
     while True:
-        try:
-            raw, post_step = line.recv()
-        except (EOFError, ConnectionResetError):
-            return
+        raw, post_step = loads(connection.recv_bytes())
         answer: tuple[str, Path | Failure]
         try:
-            answer = (
-                "finished",
-                _carry_out(
-                    RunJob(parse(raw), post_step=post_step), out, lambda event: line.send(("event", event))
-                ).folder,
-            )
-        except Exception as error:  # noqa: BLE001  (it is told to whoever waits for it)
+            job = RunJob(parse(raw), post_step=post_step)
+            answer = "finished", _carry_out(job, out, emit).folder
+        except Exception as error:  # noqa: BLE001  (the parent process is told)
             answer = "failed", _told(error)
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # whoever waited has died: so shall we
-            line.send(answer)
+        connection.send_bytes(dumps(answer))
 
 
 def _told(error: Exception) -> Failure:
-    """Make of any error one that can travel between processes and says in a sentence what happened, and where."""
+    """Turn any error into one that travels between processes and says in a sentence what happened, and where."""
     if isinstance(error, InputError):
         return InputError(str(error))
     if isinstance(error, OSError):
@@ -110,10 +104,8 @@ def carry_out(
                 result = _told(error)
             yield index, result
         return
-    workers, waiting = list[_Worker](), list(range(len(jobs)))
+    workers, waiting = [_JobWorker(out) for _ in range(min(at_once, len(jobs)))], list(range(len(jobs)))
     try:
-        while len(workers) < min(at_once, len(jobs)):
-            workers.append(_Worker(out))
         while waiting or any(worker.job is not None for worker in workers):
             for worker in workers:
                 running = [other.job for other in workers if other.job is not None]
@@ -121,68 +113,60 @@ def carry_out(
                 if chosen is not None:
                     waiting.remove(chosen)
                     worker.give(chosen, jobs[chosen])
-            lines = wait([worker.line for worker in workers if worker.job is not None])
-            for worker in [worker for worker in workers if worker.line in lines]:
+            ready = wait([worker.connection for worker in workers if worker.job is not None])
+            for worker in [worker for worker in workers if worker.job is not None and worker.connection in ready]:
                 ended = worker.take(listeners)
                 if ended is not None:
                     yield ended
     finally:
         for worker in workers:
-            worker.end()
+            worker.stop()
 
 
-class _Worker:
-    """A process that does jobs, and the line to it; when it dies, a new one takes its place.
-
-    Every process has a line of its own, since one that is killed while it writes would block a line shared by all.
-    """
+class _JobWorker:
+    """A worker process, and the job it does now."""
 
     def __init__(self, out: Path) -> None:
-        self._out = out
+        self._process = WorkerProcess(multiprocessing.get_context("spawn"), _work, (out,))
         self.job: int | None = None
-        self._start()
 
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.line, theirs = context.Pipe()
-        self._process: BaseProcess = context.Process(target=_work, args=(theirs, self._out), daemon=True)
-        with deaf_to_interrupts():
-            self._process.start()
-        theirs.close()  # so that the line ends with the process
+    @property
+    def connection(self) -> Connection:
+        """The pipe of a worker that has a job."""
+        assert self._process.connection is not None
+        return self._process.connection
 
     def give(self, number: int, job: RunJob) -> None:
         """Let the process do a job."""
+        self._process.send((job.experiment.as_dict(), job.post_step))
         self.job = number
-        with contextlib.suppress(OSError):  # it died just now: ``take`` finds out
-            self.line.send((job.experiment.as_dict(), job.post_step))
 
     def take(self, listeners: Sequence[Emit]) -> tuple[int, Run | Failure] | None:
         """Pass one event on; return the job's number and what came of it, if it ended."""
         number = self.job
         assert number is not None
         try:
-            event, value = self.line.recv()
-        except (EOFError, OSError):
-            self.end()
-            event, value = "failed", self._death()
-            self._start()
+            event, value = self._process.receive()
+        except WorkerDiedError as death:
+            event, value = "failed", _process_died(death)
         if event not in ("finished", "failed"):
             listeners[number](value)
             return None
         self.job = None
         return number, Run(value) if event == "finished" else value
 
-    def _death(self) -> InputError:
-        return InputError(
-            f"A process must live until its run ends, but this one was ended (exit code {self._process.exitcode}); "
-            "there may be too little memory for so many at once. The same command goes on from its last checkpoint."
-        )
-
-    def end(self) -> None:
+    def stop(self) -> None:
         """End the process."""
-        self._process.terminate()
+        self._process.stop()
         self._process.join()
-        self.line.close()
+
+
+def _process_died(death: WorkerDiedError) -> InputError:
+    memory = "; there may be too little memory for so many at once" if death.killed else ""
+    return InputError(
+        f"A process must live until its run ends, but this one was ended ({death}){memory}. The same command goes on "
+        "from its last checkpoint."
+    )
 
 
 def _next(jobs: Sequence[RunJob], waiting: Sequence[int], running: Iterable[int]) -> int | None:

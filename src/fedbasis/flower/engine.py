@@ -7,11 +7,11 @@ before, exactly as if it had not been asked.
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedbasis.engines.base import NoUpdate
-from fedbasis.engines.client_state import ClientStates
 from fedbasis.engines.processes import peak_memory
 from fedbasis.flower.batching import Answer, RequestBatcher
 from fedbasis.flower.expected import Expected, Kind, kinds, rehearsed
@@ -24,14 +24,14 @@ from pflbed.errors import InputError
 from pflbed.files import write_json
 
 
-class UsedVersions(ClientStates):
-    """In place of what clients keep, which is on their nodes: after which round each one's last update was used.
+class UsedVersions:
+    """The round after which each client's last update was used; the client states themselves are on the nodes.
 
-    It lies beside the checkpoint that it belongs to. The log cannot tell it: with secret noise it names nobody.
+    It is written beside the checkpoint that it belongs to. The log cannot tell it: with secret noise it names nobody.
     """
 
     def __init__(self, run: Run) -> None:
-        super().__init__(run.client_states)
+        self.folder = run.client_states
         self.versions: dict[str, int] = {}
         self.checkpoint = 0
 
@@ -58,6 +58,10 @@ class UsedVersions(ClientStates):
         for old in set(self.folder.glob("used-*.json")) - {self._record(rounds_done)}:
             old.unlink()
 
+    def remove(self) -> None:
+        """Drop everything."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
     def _record(self, rounds_done: int) -> Path:
         return self.folder / f"used-{rounds_done}.json"
 
@@ -67,8 +71,7 @@ class Nodes:
 
     def __init__(self, plan: FederatedRun, method: Method, batcher: RequestBatcher, run: Run) -> None:
         self._plan, self._method, self._batcher, self._run = plan, method, batcher, run
-        self._used = UsedVersions(run)
-        self.states: ClientStates = self._used
+        self.states = UsedVersions(run)
         self._rehearsals: dict[tuple[tuple[tuple[str, str], Kind], ...], Expected] = {}
 
     def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent | NoUpdate]]:
@@ -89,7 +92,7 @@ class Nodes:
         self._require_enough(clients, checked, round)
         for client, sent in zip(clients, checked, strict=True):
             if isinstance(sent, Sent):
-                self._used.versions[client] = round + 1
+                self.states.versions[client] = round + 1
             yield client, sent
 
     def peak_memory(self) -> int:
@@ -103,8 +106,8 @@ class Nodes:
             "client": client,
             "round": round,
             "seed": self._plan.experiment.seed,
-            "version": self._used.versions.get(client, 0),
-            "checkpoint": self._used.checkpoint,
+            "version": self.states.versions.get(client, 0),
+            "checkpoint": self.states.checkpoint,
             "digest": hashlib.sha256(block.data).hexdigest(),
         }
         return Payload(words, {}, block)

@@ -22,7 +22,7 @@ from torch.nn import functional as F  # noqa: N812
 from fedbasis.methods.base import MODEL, About, Adaptation, Context, MethodConfig, Sent, Task, Ways
 from fedbasis.methods.fedavg import FedAvg
 from fedbasis.networks.classifier import head_steps, passed, require_last, watching
-from fedbasis.networks.train import Examples, Recipe, by_epoch, local_sgd
+from fedbasis.networks.train import Examples, PlainSGD, Recipe, by_epoch, local_sgd
 from fedbasis.tensors.params import State, Tensors
 from pflbed.errors import InputError
 
@@ -118,7 +118,7 @@ class _Head:
         zero = {f"{self.prefix}.{name}": torch.zeros_like(tensor) for name, tensor in self.generic.items()}
         start = {**zero, **tensors}
         self.own = {n: nn.Parameter(start[f"{self.prefix}.{n}"].to(t, copy=True)) for n, t in self.generic.items()}
-        self.optimizer = torch.optim.SGD(self.own.values(), recipe.rate, recipe.momentum, weight_decay=recipe.decay)
+        self.optimizer = PlainSGD(self.own.values(), recipe.rate, recipe.momentum, recipe.decay)
 
     def __call__(self, features: Tensor) -> Tensor:
         return F.linear(features, self.own["weight"], self.own.get("bias"))

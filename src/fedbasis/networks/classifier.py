@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedbasis.networks.train import Preprocessing, batches, forward
+from fedbasis.networks.train import PlainSGD, Preprocessing, batches, forward
 from pflbed.errors import InputError
 
 
@@ -68,7 +68,7 @@ def apply_head(module: nn.Module, classifier: str, features: Tensor, batch: int 
 
 def head_steps(
     loss_of: Callable[[Tensor], Tensor],
-    optimizer: torch.optim.Optimizer,
+    optimizer: PlainSGD,
     count: int,
     batch: int,
     epochs: int,
@@ -78,7 +78,7 @@ def head_steps(
     for _ in range(epochs):
         parts = batches(count, batch, generator)
         for number, rows in enumerate(parts, start=1):
-            optimizer.zero_grad(set_to_none=False)  # a working model's gradients stay views
+            optimizer.zero_grad()
             loss = loss_of(rows)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

@@ -270,6 +270,10 @@ class Network:
         module = self.build(seed)
         return FlatModel(module, self.layout(module)).tensors()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Take a factory of the user's script along to other processes, which do not have that script."""
+        return {**vars(self), "source": self._factory()} if self.name.startswith("__main__:") else vars(self)
+
     def _arguments(self, factory: Callable[..., Any]) -> dict[str, Any]:
         """Collect what a factory is called with; shapes are passed to those that ask for them."""
         shapes = {"resolution": self.resolution, "channels": self.channels}

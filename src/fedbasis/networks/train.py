@@ -210,6 +210,35 @@ class FlatSGD:
             )  # fmt: skip
 
 
+class PlainSGD:
+    """SGD that updates tensors in place from their ``grad``; a tensor without one stays as it is.
+
+    The arithmetic is that of ``torch.optim.SGD`` on the CPU, called directly: the class makes torch import its
+    compiler.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor], rate: float, momentum: float = 0.0, decay: float = 0.0) -> None:
+        self._tensors = list(tensors)
+        self._rate, self._momentum, self._decay = rate, momentum, decay
+        self._buffers: list[list[Tensor | None]] = [[None] for _ in self._tensors]
+
+    def zero_grad(self) -> None:
+        """Clear the gradients in place: a working model's gradients stay views."""
+        for tensor in self._tensors:
+            if tensor.grad is not None:
+                tensor.grad = tensor.grad.detach().zero_()
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take a step along the gradients as they are now."""
+        for tensor, buffer in zip(self._tensors, self._buffers, strict=True):
+            if tensor.grad is not None:
+                sgd(
+                    [tensor], [tensor.grad], buffer, foreach=False, fused=False, lr=self._rate, dampening=0.0,
+                    momentum=self._momentum, weight_decay=self._decay, nesterov=False, maximize=False,
+                )  # fmt: skip
+
+
 class FlatAdam:
     """Adam that updates a tensor in place from its ``grad``.
 
@@ -217,8 +246,8 @@ class FlatAdam:
     and 76 MiB in every process that trains or serves a client.
     """
 
-    def __init__(self, flat: Tensor, rate: float) -> None:
-        self._flat, self._rate = flat, rate
+    def __init__(self, flat: Tensor, rate: float, decay: float = 0.0) -> None:
+        self._flat, self._rate, self._decay = flat, rate, decay
         self._first, self._second = torch.zeros_like(flat), torch.zeros_like(flat)
         self._steps = torch.tensor(0.0)
 
@@ -228,7 +257,7 @@ class FlatAdam:
         assert self._flat.grad is not None
         adam(
             [self._flat], [self._flat.grad], [self._first], [self._second], [], [self._steps], foreach=False,
-            amsgrad=False, beta1=0.9, beta2=0.999, lr=self._rate, weight_decay=0.0, eps=1e-8, maximize=False,
+            amsgrad=False, beta1=0.9, beta2=0.999, lr=self._rate, weight_decay=self._decay, eps=1e-8, maximize=False,
         )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """A connection to a Ray cluster: to one that runs, or to one of this machine alone that starts and ends with it.
 
 The cluster is the one that this program is connected to already, or the one at RAY_ADDRESS. Failing these, Ray is
-started here: it listens to this machine only, shows no page, and tells nobody that it is used.
+started here: it listens to this machine only, has no dashboard, and sends no usage statistics.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ ADDRESS = "RAY_ADDRESS"
 PRIVATE = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # despite its name, on every system: use the loopback interface
-    "RAY_worker_niceness": "0",  # its workers are all that works here; at 15 they starve beside anything else
+    "RAY_worker_niceness": "0",  # at Ray's default of 15 its workers starve beside any other process
 }
 """Ray reads the second one when it is imported."""
-KNOCK_SECONDS = 10.0
+CONNECT_SECONDS = 10.0
 
 
 def library() -> Any:
-    """Import Ray, which not everybody needs."""
+    """Import Ray, which is an extra."""
     try:
         import ray
         import ray.exceptions
@@ -47,7 +47,7 @@ def _running() -> bool:
 
 
 class RayConnection:
-    """Ray, and whether it has to be left or ended afterwards."""
+    """Ray, and whether it has to be shut down afterwards."""
 
     def __init__(self, cpus: int) -> None:
         """Connect; a cluster that is started here has at least so many CPUs."""
@@ -60,7 +60,7 @@ class RayConnection:
             self.ray = library()
         elif self.address:
             try:
-                _knock(self.address)
+                _require_answer(self.address)
                 self.ray = library()
                 self.ray.init(self.address, **quiet)
             except InputError:
@@ -121,16 +121,16 @@ def placement_of(resources: dict[str, float], workers: int | None, threads: int,
     return Placement(count, threads, 1 / math.ceil(count / gpus), "cuda")
 
 
-def _knock(address: str) -> None:
-    """Fail at once where nobody answers; Ray itself would try for minutes."""
+def _require_answer(address: str) -> None:
+    """Fail at once where no cluster answers; Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
 
 
 @contextlib.contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Set variables for a while; those that the user has set stay as they are."""
+    """Set variables within the context; those that the user has set stay as they are."""
     added = [name for name in values if name not in os.environ]
     os.environ.update({name: values[name] for name in added})
     try:

@@ -9,11 +9,20 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedbasis.methods.fedbasis import coefficients
 from fedbasis.methods.fedbasis.bases import BasisSet, FactoredRates, rebuild
-from fedbasis.networks.train import Examples, FlatAdam, FlatSGD, MeanLoss, Recipe, backward_passes, local_sgd
+from fedbasis.networks.train import (
+    Examples,
+    FlatAdam,
+    FlatSGD,
+    MeanLoss,
+    PlainSGD,
+    Recipe,
+    backward_passes,
+    local_sgd,
+)
 from fedbasis.tensors.flat import FlatModel
 
 OptimizerName = Literal["sgd", "adam"]
@@ -43,11 +52,11 @@ class CoefficientSettings:
     rate: float = 0.1
     statistics: Statistics = "batch"
 
-    def stepper(self, psi: Tensor, momentum: float) -> FlatAdam | torch.optim.Optimizer:
+    def stepper(self, psi: Tensor, momentum: float) -> FlatAdam | PlainSGD:
         """Make the optimizer that updates ``psi`` in place from ``psi.grad``."""
         psi.grad = torch.zeros_like(psi)
         if self.optimizer == "sgd":
-            return torch.optim.SGD([psi], lr=self.rate, momentum=momentum)
+            return PlainSGD([psi], self.rate, momentum)
         return FlatAdam(psi, self.rate)
 
 
@@ -145,7 +154,7 @@ def train_bases(
     trained.combine_into(c, model)
     gradients = [torch.zeros_like(matrix) for matrix in trained.weights]
     rates = FactoredRates.of(c, recipe.rate, recipe.momentum, recipe.decay, per_model).basis_rates
-    stepper = _basis_stepper(optimizer, trained.weights, gradients, rates, recipe)
+    take_step = _basis_step(optimizer, trained.weights, gradients, rates, recipe)
     psi_stepper = joint.stepper(psi, recipe.momentum) if joint is not None else None
     mean = MeanLoss()
     for _, loss in backward_passes(model, work.data, recipe, generator, only=work.only):
@@ -155,7 +164,7 @@ def train_bases(
             _set_gradient(psi, coefficients.pull_back(psi, trained.pull_back(model.gradients), major, tau))
             psi_stepper.step()
             c = coefficients.combination(coefficients.alpha(psi, tau), major)
-        stepper.step()
+        take_step()
         for matrix, row, flat in zip(trained.weights, c.unbind(), model.weights, strict=True):
             torch.mv(matrix.t(), row, out=flat)
         mean.add(loss)
@@ -164,17 +173,22 @@ def train_bases(
     return mean, trained
 
 
-def _basis_stepper(
+def _basis_step(
     name: OptimizerName, flats: list[Tensor], gradients: list[Tensor], rates: list[float], recipe: Recipe
-) -> FlatSGD | torch.optim.Optimizer:
+) -> Callable[[], None]:
     if name == "sgd":
-        return FlatSGD(flats, gradients, rates, [recipe.decay] * len(flats), recipe.momentum)
-    groups = []
+        return FlatSGD(flats, gradients, rates, [recipe.decay] * len(flats), recipe.momentum).step
+    optimizers = []
     for flat, gradient, rate in zip(flats, gradients, rates, strict=True):
-        parameter = nn.Parameter(flat)
-        parameter.grad = gradient
-        groups.append({"params": [parameter], "lr": rate})
-    return torch.optim.Adam(groups, weight_decay=recipe.decay)
+        view = flat.detach()
+        view.grad = gradient
+        optimizers.append(FlatAdam(view, rate, recipe.decay))
+
+    def step() -> None:
+        for optimizer in optimizers:
+            optimizer.step()
+
+    return step
 
 
 def _set_gradient(tensor: Tensor, gradient: Tensor) -> None:

@@ -35,7 +35,7 @@ from fedbasis.methods.base import (
     clamped_updates,
 )
 from fedbasis.methods.pfedhn.hypernetwork import generate, pull_back
-from fedbasis.networks.train import Examples, backward_passes, by_epoch, local_sgd
+from fedbasis.networks.train import Examples, PlainSGD, backward_passes, by_epoch, local_sgd
 from fedbasis.tensors.params import State, Tensors, only, plus, without
 from fedbasis.tensors.seeding import torch_generator
 
@@ -153,7 +153,7 @@ class PFedHN(Method):
         bias = [flat.to(device) for flat in self.task.layout.flatten(server[MODEL])]
         hyper = {name: tensor.to(device) for name, tensor in server[HYPER].items()}
         v = server[START]["embedding"].to(device, copy=True).requires_grad_()
-        optimizer = torch.optim.SGD([v], lr=plan.rate, momentum=plan.momentum, weight_decay=plan.decay)
+        optimizer = PlainSGD([v], plan.rate, plan.momentum, plan.decay)
 
         def step() -> None:
             (v.grad,) = torch.autograd.grad(generate(hyper, bias, v), v, model.gradients)

@@ -1,7 +1,7 @@
 """The workers of a Ray cluster give the bits of one process, also when they die, and leave nothing behind.
 
-One cluster and few workers serve all tests, because a worker that starts imports torch: where many methods are tried,
-the method travels with the job.
+All tests share one cluster and few workers, because every worker imports torch: where many methods are tried, the
+method travels with the item.
 """
 
 import importlib.util
@@ -20,42 +20,45 @@ import pytest
 from fedbasis.engines.base import Result, WorkerContext, Workers, WorkFunction
 from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.pool import WorkerError
-from fedbasis.engines.ray import Cluster, RayWorker
-from fedbasis.engines.ray import connection as ray_connection
+from fedbasis.engines.ray import Cluster, RayWorker, connection
 from fedbasis.engines.ray.connection import Placement, RayConnection, library, placement_of
 from fedbasis.engines.ray.transfer import ObjectCache
 from fedbasis.engines.simulation import Simulation
+from fedbasis.engines.transport import dumps
 from fedbasis.experiment import Observer, Prepared, execute, prepare
 from fedbasis.experiment.config import Experiment, parse
 from fedbasis.methods import METHODS
-from fedbasis.methods.base import Adaptation, Method
+from fedbasis.methods.base import Adaptation, Method, Task
+from fedbasis.networks.models import Network
 from fedbasis.networks.train import Recipe
 from fedbasis.serving.evaluation import EvaluationPlan, evaluate
 from fedbasis.tensors.packed import packed
 from fedbasis.tensors.params import State
 from fedbasis.training.runs import Run, read_lines
+from helpers import MINUTES, gone, wait_until
 from pflbed import InputError
 from test_methods import VARIANTS, clients, make, same
 
-if importlib.util.find_spec("ray") is None:  # importing it here would be too early for its settings
+RAY = importlib.util.find_spec("ray")  # importing it here would be too early for its settings
+if RAY is None or RAY.origin is None:  # this folder, too, is called ray
     pytest.skip("the extra 'ray' is not installed", allow_module_level=True)
 
 
 @dataclass(frozen=True)
-class LocalWork:
-    """A job of any method."""
+class MethodItem:
+    """An item of any method's task."""
 
     method: Method
     job: WorkFunction
     item: Any
 
 
-def work(_: WorkerContext, shared: State, item: LocalWork) -> Result:
+def do_local_work(_: WorkerContext, shared: State, item: MethodItem) -> Result:
     return item.job(WorkerContext(item.method), shared, item.item)
 
 
-class Lent:
-    """A cluster that works for another method for a while."""
+class ForMethod:
+    """The workers of a cluster with another method than theirs."""
 
     same_disk = False
 
@@ -63,7 +66,7 @@ class Lent:
         self._cluster, self._method = cluster, method
 
     def run(self, job: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
-        return self._cluster.run(work, shared, [LocalWork(self._method, job, item) for item in items], names)
+        return self._cluster.run(do_local_work, shared, [MethodItem(self._method, job, item) for item in items], names)
 
     def close(self) -> None:
         self._cluster.close()
@@ -73,62 +76,23 @@ def misbehave(worker: WorkerContext, shared: State, item: str) -> Result:
     if item == "wrong":
         raise InputError("The item must be good, but it is not.")
     if item == "bug":
-        raise KeyError("a bug in a job")
+        raise KeyError("a bug in a task")
     if item == "deadly":
         os._exit(3)
-    time.sleep(60 if item == "endless" else 0)
+    time.sleep(10 * MINUTES if item == "endless" else 0)
     return {}, (item, os.getpid())
 
 
-def soon(true: Callable[[], bool], seconds: float = 20.0) -> bool:
-    end = time.monotonic() + seconds
-    while not true() and time.monotonic() < end:
-        time.sleep(0.05)
-    return true()
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def children() -> set[int]:
-    """This process' children that belong to Ray (known on Linux alone)."""
-    places = [place for task in Path("/proc/self/task").glob("*/children") for place in task.read_text().split()]
-    return {int(pid) for pid in places if b"ray" in Path(f"/proc/{pid}/cmdline").read_bytes()}
-
-
 @pytest.fixture(scope="module")
-def connection() -> Iterator[RayConnection]:
-    """A cluster of this machine, with CPUs for all that are tried at once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("RAY_ADDRESS", raising=False)
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # workers import this file too
-        made = RayConnection(cpus=8)
-    session = Path(made.ray.get_runtime_context().worker.node.get_session_dir_path())
-    started = children()
-    assert session.is_dir()
-    assert made.ray.util.get_node_ip_address() == "127.0.0.1"  # nobody else can reach it
-    assert not set(ray_connection.PRIVATE) & set(os.environ)
-    yield made
-    made.close()
-    assert not made.ray.is_initialized()
-    assert not session.exists()
-    assert soon(lambda: all(gone(pid) for pid in started))
-
-
-@pytest.fixture(scope="module")
-def two(connection: RayConnection, recipe: Recipe) -> Iterator[Cluster]:
+def two(ray_connection: RayConnection, recipe: Recipe) -> Iterator[Cluster]:
     made = Cluster(make("fedavg", recipe), 2, 1, "cpu")
     yield made
     made.close()
-    assert connection.ray.is_initialized()  # who did not start it does not end it
+    assert ray_connection.ray.is_initialized()  # what it did not start it does not end
 
 
 @pytest.fixture(scope="module")
-def one(connection: RayConnection, recipe: Recipe) -> Iterator[Cluster]:
+def one(ray_connection: RayConnection, recipe: Recipe) -> Iterator[Cluster]:
     made = Cluster(make("fedavg", recipe), 1, 1, "cpu")
     yield made
     made.close()
@@ -158,7 +122,7 @@ class TestSameBits:
         keeping = 0
         for variant in variants.values():
             method = make(variant, replace(recipe, epochs=1))
-            here, there = train(InProcess(method), method), train(Lent(two, method), method)
+            here, there = train(InProcess(method), method), train(ForMethod(two, method), method)
             assert alike(here, there), variant
             keeping += len(here[1].states) > 0
         assert keeping > 5
@@ -171,21 +135,37 @@ class TestSameBits:
                 killed.append(one._workers[0].actor)
                 one._ray.kill(killed[0])
 
-        assert alike(train(InProcess(method), method), train(Lent(one, method), method, kill))
+        assert alike(train(InProcess(method), method), train(ForMethod(one, method), method, kill))
         assert one._workers[0].actor is not killed[0]
 
     def test_with_two_workers_of_whom_one_is_killed(self, two: Cluster, recipe: Recipe) -> None:
         method = make("ditto", recipe)
-        list(two.run(misbehave, {}, ["", ""], "ab"))  # they are there now, if they were not before
-        before = [hand.actor for hand in two._workers]
+        list(two.run(misbehave, {}, ["", ""], "ab"))  # both have started now
+        before = [handle.actor for handle in two._workers]
 
         def kill(number: int) -> None:
             if number == 0:
                 two._ray.kill(before[1])
 
-        assert alike(train(InProcess(method), method), train(Lent(two, method), method, kill))
+        assert alike(train(InProcess(method), method), train(ForMethod(two, method), method, kill))
         assert two._workers[0].actor is before[0]
         assert two._workers[1].actor is not before[1]
+
+
+def test_a_method_and_a_factory_of_a_users_script(
+    ray_connection: RayConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script: dict[str, Any] = {"__name__": "__main__"}
+    exec(Path(__file__).parents[1].joinpath("user_script.py").read_text(encoding="utf-8"), script)
+    monkeypatch.setattr(sys.modules["__main__"], "factory", script["factory"], raising=False)
+    by_factory, by_instance = script["methods"]()
+    one = Cluster(by_factory, 1, 1, "cpu")
+    try:
+        assert script["same"](script["train"](by_factory, one), script["train"](by_factory, InProcess(by_factory)))
+        there, here = (script["train"](by_instance, w) for w in (ForMethod(one, by_instance), InProcess(by_instance)))
+        assert script["same"](there, here)
+    finally:
+        one.close()
 
 
 def experiment(dataset: Path, engine: str) -> Experiment:
@@ -225,14 +205,14 @@ def test_evaluation_is_the_same_and_shared_images_travel_once(two: Cluster, seri
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(two, "_object_cache", ObjectCache(counted))
-        got = evaluate(cast(Workers, Lent(two, method)), server, new, plan, 7)
+        got = evaluate(cast(Workers, ForMethod(two, method)), server, new, plan, 7)
     assert timeless(got) == timeless(evaluate(InProcess(method), server, new, plan, 7))
     domains = {client.domain for client in new.values()}
     assert len(put) == len(new) + 2 * len(domains)  # every client's own images, and each domain's val and test
 
 
 def test_a_run_that_is_stopped_and_goes_on(
-    connection: RayConnection, serial: tuple[Prepared, Run], dataset: Path, tmp_path: Path
+    ray_connection: RayConnection, serial: tuple[Prepared, Run], dataset: Path, tmp_path: Path
 ) -> None:
     class Stop(Observer):
         def round(self, record: dict[str, Any]) -> None:
@@ -250,27 +230,37 @@ def test_a_run_that_is_stopped_and_goes_on(
 
 
 class TestErrors:
-    def test_a_job_that_ends_every_worker(self, one: Cluster) -> None:
-        with pytest.raises(InputError, match="the one for b ended its process 3 times"):
+    def test_a_task_that_ends_every_worker(self, one: Cluster) -> None:
+        with pytest.raises(InputError, match=r"the one for b ended its process 3 times \(\w+\)\.$"):
             list(one.run(misbehave, {}, ["", "deadly", ""], "abc"))
 
     @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-    def test_who_stops_listening_leaves_nobody_at_work(self, one: Cluster) -> None:
+    def test_results_need_not_all_be_wanted(self, one: Cluster) -> None:
         results = cast(Generator[Result], one.run(misbehave, {}, ["", "endless", "endless"], "abc"))
         _, (_, pid) = next(results)
         assert not gone(pid)
         results.close()
-        assert soon(lambda: gone(pid))
+        wait_until(lambda: gone(pid))
 
     def test_what_the_user_did_wrong_is_raised_as_it_is(self, one: Cluster) -> None:
         with pytest.raises(InputError, match=r"^The item must be good, but it is not\.$"):
             list(one.run(misbehave, {}, ["", "wrong"], "ab"))
 
     def test_any_other_error_says_where_it_was(self, recipe: Recipe) -> None:
-        answer, tensors = RayWorker(make("fedavg", recipe), "cpu", 1).do(misbehave, 1, packed({}), "bug")
+        answer, tensors = RayWorker(dumps(make("fedavg", recipe)), "cpu", 1).do(misbehave, 1, packed({}), "bug")
         assert isinstance(answer, WorkerError)
-        assert re.search(r"KeyError\('a bug in a job'\)(.|\n)*in misbehave", str(answer))
+        assert re.search(r"KeyError\('a bug in a task'\)(.|\n)*in misbehave", str(answer))
         assert tensors is None
+
+    def test_what_fails_while_a_worker_is_built_is_told(self, recipe: Recipe) -> None:
+        task = Task(Network("no_such_module:factory", 3, 12), recipe, 2)
+        method = dumps(METHODS["fedavg"](METHODS["fedavg"].Config(), task))
+        answer, _ = RayWorker(method, "cpu", 1).do(misbehave, 1, packed({}), "")
+        assert isinstance(answer, InputError)
+        assert "cannot be imported" in str(answer)
+        answer, _ = RayWorker(b"no method", "cpu", 1).do(misbehave, 1, packed({}), "")
+        assert isinstance(answer, WorkerError)
+        assert "UnpicklingError" in str(answer)
 
     def test_without_the_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "ray", None)
@@ -281,12 +271,12 @@ class TestErrors:
         with socket.create_server(("127.0.0.1", 0)) as server:
             address = f"127.0.0.1:{server.getsockname()[1]}"
         monkeypatch.setenv("RAY_ADDRESS", address)
-        monkeypatch.setattr(ray_connection, "_running", lambda: False)
+        monkeypatch.setattr(connection, "_running", lambda: False)
         with pytest.raises(InputError, match=f"RAY_ADDRESS must be .* but {address} is not"):
             RayConnection(1)
 
 
-class TestCrew:
+class TestPlacement:
     def test_fills_the_cluster_or_is_what_was_asked_for(self) -> None:
         assert placement_of({"CPU": 9}, None, 2, "auto") == Placement(4, 2, 0.0, "cpu")
         assert placement_of({"CPU": 9}, 3, 2, "cpu") == Placement(3, 2, 0.0, "cpu")

@@ -1,4 +1,4 @@
-"""What travels to another machine: arrays that hold everything and need no file, and that no job can spoil."""
+"""What travels to another machine: arrays that hold everything and need no file, and that no task can change."""
 
 import copy
 from dataclasses import dataclass
@@ -106,7 +106,7 @@ def test_what_is_light_stays_as_it_is() -> None:
         assert not objects
 
 
-def test_a_shelf_puts_images_once_and_forgets_the_oldest(mapped: Any) -> None:
+def test_the_cache_stores_images_once_and_drops_the_oldest(mapped: Any) -> None:
     put: list[Any] = []
 
     def count(arrays: Any) -> int:
@@ -116,8 +116,8 @@ def test_a_shelf_puts_images_once_and_forgets_the_oldest(mapped: Any) -> None:
     a, b, c = (images(mapped, first, first + 10) for first in (0, 10, 20))  # 480 bytes each
     cache = ObjectCache(count, limit=1000)
     assert [cache.sent(one) for one in (a, b, a, images(mapped, 10, 20), a)] == [1, 2, 1, 2, 1]
-    assert [cache.sent(one) for one in (c, a, b)] == [3, 1, 4]  # b was not wanted for longest
+    assert [cache.sent(one) for one in (c, a, b)] == [3, 1, 4]  # b was unused for longest
     state = {"g": {"w": torch.ones(2)}}
     assert [cache.sent(state), cache.sent(state)] == [5, 6]
     tiny = ObjectCache(count, limit=1)
-    assert tiny.sent(a) == 7  # what is larger than the shelf travels all the same
+    assert tiny.sent(a) == 7  # what is larger than the cache travels all the same
