@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
 
 from fedbasis.engines.processes import WorkerDiedError, WorkerProcess, portable
 from fedbasis.engines.transport import dumps, loads
