@@ -76,7 +76,8 @@ def personalize(
     if as_json:
         summary = {
             "model": str(out), "how": served.way, "epoch": served.fitted.epoch, "images": served.images,
-            "held_out": served.held_out, "before": served.before, "after": served.after, "learned": {name: as_record(table) for name, table in served.tables.items()},
+            "held_out": served.held_out, "before": served.before, "after": served.after,
+            "learned": {name: as_record(table) for name, table in served.tables.items()},
             "skipped": [{"path": path, "reason": reason} for path, reason in served.bad],
         }  # fmt: skip
         sys.stdout.write(json.dumps(summary) + "\n")

@@ -72,8 +72,8 @@ class TrainingRun:
         method.task.classifier  # noqa: B018  (refuses a network without one)
         if "bn" in e.ways and not method.task.normalization & method.task.parameters:
             raise InputError(
-                f"personalize.ways holds 'bn', which trains normalization layers, but {e.model.name} has none here; set "
-                "personalize.ways to others, such as ['lp', 'ft']."
+                f"personalize.ways holds 'bn', which trains normalization layers, but {e.model.name} has none here; "
+                "set personalize.ways to others, such as ['lp', 'ft']."
             )
         method.updates.require_clients(len(sampled(self.clients, e.train.participation, e.seed, 0)))
         if (mechanism := self.mechanism) is not None:

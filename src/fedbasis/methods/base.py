@@ -1,12 +1,13 @@
 """The interface of a method. All state goes in and comes out; nothing is kept on the object but its settings.
 
-A method is six functions: ``init``, ``broadcast``, ``client_update``, ``aggregate``, ``model`` and ``adapt``. What leaves
-a client is in the signature (``Sent``), a new client sees the server's state and its own images and nothing else, and
-``aggregate`` reads its updates from a stream, one at a time.
+A method is six functions: ``init``, ``broadcast``, ``client_update``, ``aggregate``, ``model`` and ``adapt``. What
+leaves a client is in the signature (``Sent``), a new client sees the server's state and its own images and nothing
+else, and ``aggregate`` reads its updates from a stream, one at a time.
 
-What others need to know of a method are small objects beside it: ``About`` (words for tables), ``Ways`` (how new clients
-can be personalized), ``Serving`` (what is published, how a personalized client predicts), ``Updates`` (how an update is
-measured and averaged, for clipping, robust means and privacy) and ``Insight`` (numbers and tables for logs and reports).
+What others need to know of a method are small objects beside it: ``About`` (words for tables), ``Ways`` (how new
+clients can be personalized), ``Serving`` (what is published, how a personalized client predicts), ``Updates`` (how an
+update is measured and averaged, for clipping, robust means and privacy) and ``Insight`` (numbers and tables for logs
+and reports).
 """
 
 from abc import ABC, abstractmethod

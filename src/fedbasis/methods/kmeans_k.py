@@ -40,8 +40,8 @@ class KMeansKUpdates(LastRoundSummaryUpdates):
         """The last round must bring at least as many models as there are centroids to make of them."""
         if count < self.method.config.centroids:
             raise InputError(
-                f"{self.method.config.centroids} centroids need at least as many clients a round, but there are {count}; "
-                "lower 'centroids' or raise 'participation'."
+                f"{self.method.config.centroids} centroids need at least as many clients a round, but there are "
+                f"{count}; lower 'centroids' or raise 'participation'."
             )
 
 

@@ -44,8 +44,8 @@ class PCAKUpdates(LastRoundSummaryUpdates):
         """M models lie in a space of M - 1 dimensions around their mean."""
         if count <= self.method.config.components:
             raise InputError(
-                f"{self.method.config.components} components need more than as many clients a round, but there are {count}; "
-                "lower 'components' or raise 'participation'."
+                f"{self.method.config.components} components need more than as many clients a round, but there are "
+                f"{count}; lower 'components' or raise 'participation'."
             )
 
 

@@ -1,7 +1,8 @@
 """The networks: ResNets with torchvision's parameter names (so its weight files load), small CNNs, or your own.
 
-A user's own network is a factory (or its name ``module:factory``), called with ``classes=`` and the options given, and with
-``channels=`` and ``resolution=`` if it has such parameters; or it is an ``nn.Module`` instance, whose weights are the start.
+A user's own network is a factory (or its name ``module:factory``), called with ``classes=`` and the options given, and
+with ``channels=`` and ``resolution=`` if it has such parameters; or it is an ``nn.Module`` instance, whose weights are
+the start.
 """
 
 import inspect

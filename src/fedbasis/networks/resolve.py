@@ -34,7 +34,8 @@ def resolve(name: str, known: Mapping[str, Any], group: str, what: str) -> Any:
         if name in found:
             return found[name].load()
         raise InputError(
-            f"The {what} must be one of {', '.join([*known, *found])}, or your own as 'module:name', but it is '{name}'."
+            f"The {what} must be one of {', '.join([*known, *found])}, or your own as 'module:name', but it is "
+            f"'{name}'."
         )
     try:
         return getattr(importlib.import_module(where), attribute)

@@ -143,7 +143,7 @@ def heat(
     """Draw what clients learned, as shares of one: a row per client in the colour of its domain."""
     from matplotlib.colors import to_rgb
 
-    common = os.path.commonprefix([column.rstrip("0123456789") for column in columns])  # "basis 0", "basis 1" ...
+    common = os.path.commonprefix([column.rstrip("0123456789") for column in columns])  # noqa: PTH
     shares = np.array([list(row) for row in values.values()], dtype=np.float64)
     names = [domain_of(client) for client in values]
     if colors is None:

@@ -98,7 +98,7 @@ def adaptation(groups: Sequence[Group], size: str, sheet: Sheet) -> Panel | None
 
 
 def learned(groups: Sequence[Group], size: str, sheet: Sheet) -> list[Panel]:
-    """Show what every new client learned at the chosen rate, a figure per row of a table; of several seeds the first."""
+    """Show what every new client learned at the chosen rate, a figure per row of a table; of the first seed."""
     colors = domain_colors(groups)
     order = list(colors)
     panels = []

@@ -164,8 +164,8 @@ def require_trust(card: Card, where: Path | str, trust: bool, network: NetworkSo
     named += [] if card.method in METHODS else [f"method '{card.method}'"]
     if named and not trust:
         raise InputError(
-            f"{where} was made with the {' and the '.join(named)}, whose code would be run; if you trust where it comes "
-            "from, say so with --trust (in Python: trust=True)."
+            f"{where} was made with the {' and the '.join(named)}, whose code would be run; if you trust where it "
+            "comes from, say so with --trust (in Python: trust=True)."
         )
 
 

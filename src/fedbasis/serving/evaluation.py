@@ -112,8 +112,8 @@ def serve(worker: WorkerContext, server: State, item: ServeTask) -> Result:
 class SharedPredictions:
     """Predict classes of images. Where clients' models agree, they share a forward pass.
 
-    ``none`` gives all clients the same model, so images that several clients are scored on are predicted once. Where only the
-    classifier is trained, the features of images are computed once, for all epochs, rates and clients. What is shared
+    ``none`` gives all clients the same model, so images that several clients are scored on are predicted once. Where
+    only the classifier is trained, the features of images are computed once, for all epochs, rates and clients. What is shared
     is in the worker's cache: for as long as the server's state is the same, and for so many sets of images.
     """
 
@@ -223,7 +223,7 @@ def evaluate(
 ) -> list[dict[str, Any]]:
     """Serve all clients in all ways; jobs whose record is in ``done`` are not repeated.
 
-    ``kept`` holds what clients keep since training, for those that took part.
+    ``states`` holds the client states of those that took part.
     """
     records = [dict(record) for record in done]
     finished = {(r["how"], r["size"], r["rate"], r["client"]) for r in records}

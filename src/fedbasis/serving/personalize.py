@@ -2,8 +2,8 @@
 
 ``none`` takes the model as it is, ``lp`` trains the classifier on frozen features, ``ft`` fine-tunes everything,
 ``ft-prox`` does so with a pull towards the server's model (equation 2 of pFedMe), ``bn`` trains the normalization
-layers; further names belong to the method (``Ways.own``), and may be followed by ``+lp`` or ``+ft``. The result holds the
-model after the Last epoch and after the Best one, chosen on validation data and never on test data.
+layers; further names belong to the method (``Ways.own``), and may be followed by ``+lp`` or ``+ft``. The result holds
+the model after the Last epoch and after the Best one, chosen on validation data and never on test data.
 """
 
 from collections.abc import Callable, Iterator

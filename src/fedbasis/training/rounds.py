@@ -124,8 +124,8 @@ def train(
     """Train to the end and return the server's state.
 
     With a run, every round is logged in its folder, and a checkpoint there is resumed. A checkpoint is written after a
-    round if the last one is ``checkpoint_seconds`` ago, at the end, and on the way out after Ctrl-C or an error; so quick
-    rounds are not slowed down, and a kill costs no more than that time. Without a run nothing is written.
+    round if the last one is ``checkpoint_seconds`` ago, at the end, and on the way out after Ctrl-C or an error; so
+    quick rounds are not slowed down, and a kill costs no more than that time. Without a run nothing is written.
     """
     checkpoint = None if run is None else run.load_checkpoint()
     server, start = (method.init(seed), 0) if checkpoint is None else checkpoint

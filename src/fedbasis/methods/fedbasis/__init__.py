@@ -208,7 +208,7 @@ class FedBasis(Method):
         return Sent(sent, numbers), after
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Average the bases in a stream; the last round of the warm start clusters local models into the first bases."""
+        """Average the bases in a stream; the last round of the warm start clusters local models into bases."""
         if MODEL in server:
             return self._aggregate_warm_start(server, updates, seed)
         mean = basis_mean(self.bases(server), self.config.by_usage, self.task.averaging)

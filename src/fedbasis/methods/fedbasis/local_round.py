@@ -26,8 +26,8 @@ def train_locally(
 ) -> tuple[State, Tensor, dict[str, float]]:
     """Learn ``psi`` in place and train the bases; return what is sent, the sharpened coefficients, and the losses.
 
-    ``load`` gives the bases, so that they can be freed when one model is enough. The generators shuffle the images while
-    the coefficients are learned, and while the bases are trained.
+    ``load`` gives the bases, so that they can be freed when one model is enough. The generators shuffle the images
+    while the coefficients are learned, and while the bases are trained.
     """
     bases = load()
     settings, psi_loss = config.coefficients_at(config.coefficient_statistics), MeanLoss()

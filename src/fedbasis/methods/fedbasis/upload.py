@@ -1,7 +1,7 @@
 """What a client sends after a round of bases: the names, how it is written, and how it is read back.
 
-A factored upload is one trained model, the convex weights alpha [B, K] and the shrinkage ``a`` [B]. A full upload is every
-basis instead of the model. Nobody else knows how the groups of an upload are called.
+A factored upload is one trained model, the convex weights alpha [B, K] and the shrinkage ``a`` [B]. A full upload is
+every basis instead of the model. No other module names the groups of an upload.
 """
 
 from dataclasses import dataclass
