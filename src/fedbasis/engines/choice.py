@@ -34,8 +34,10 @@ def device_of(name: str) -> torch.device:
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
+        if torch.device(name).type == "meta":
+            raise RuntimeError("it holds no numbers")
         torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(
             f"machine.device '{name}' must be a device of this machine, but it is not: {reason}."

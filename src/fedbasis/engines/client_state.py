@@ -56,7 +56,7 @@ class ClientStates(MutableMapping[str, State]):
         place.mkdir(parents=True, exist_ok=True)
         temporary = place / f".{round + 1}.tmp"
         try:
-            write(temporary, state, note=client)
+            write(temporary, state, note=client, digest=True)
             temporary.replace(place / str(round + 1))
         finally:
             temporary.unlink(missing_ok=True)

@@ -211,7 +211,7 @@ def execute(prepared: Prepared, out: Path, emit: Emit = ignore) -> Run:
         rounds_done = lines[-1]["round"] if lines else 0
         emit(RunStarted(run.folder, method.about.title, rounds_done, e.train.rounds, len(done), tasks, run.done))
         if run.done:
-            run.checkpoint.unlink(missing_ok=True)  # a process killed at its very end leaves both
+            run.remove_checkpoints()  # a process killed at its very end leaves both
             states.remove()
             return run
         training.start(e.as_dict())

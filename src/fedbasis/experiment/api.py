@@ -434,6 +434,8 @@ def load(folder: Folder, *, trust: bool = False, network: NetworkSource | None =
     if kind == "bases":
         run = Run(Path(folder)) if path != Path(folder) else None
         return Trained(method, state, card, () if run is None else read_lines(run.metrics), run)
+    if new_client.LEARNED in state:
+        method.serving.check_learned(state[new_client.LEARNED])
     tables = {name: from_record(table, f"'{name}' in the card of {path}") for name, table in card.learned.items()}
     measured = {key: card.provenance.get(key) for key in ("before", "after")}
     return Personal(method, state, card, measured["before"], measured["after"], tables)

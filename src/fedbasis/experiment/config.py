@@ -14,7 +14,7 @@ from pydantic import Field, Strict, ValidationError, field_validator, model_vali
 
 from fedbasis.engines.choice import Machine
 from fedbasis.experiment.protection import AggregationConfig, PrivacyConfig, unprotected
-from fedbasis.experiment.toml import ConfigSection, read_toml, sentences
+from fedbasis.experiment.toml import ConfigSection, sentences
 from fedbasis.methods import METHODS, find_method
 from fedbasis.methods.base import Adaptation, Method, MethodConfig
 from fedbasis.networks.models import MODELS
@@ -24,6 +24,7 @@ from pflbed import Spec
 from pflbed.dataset import EMBEDDED
 from pflbed.errors import InputError, did_you_mean
 from pflbed.files import sha256_of
+from pflbed.foreign import read_toml
 from pflbed.spec import PARTITIONS
 
 Side = Annotated[int, Field(ge=8, le=1024)]
@@ -41,18 +42,22 @@ class DataConfig(ConfigSection):
         default=28, description="images are scaled and cropped to this square, or to [height, width]"
     )
     channels: Literal[1, 3] = Field(default=3, description="3: colour, 1: gray")
-    clients: int = Field(default=20, ge=1, description="participating clients per domain")
-    new_clients: int = Field(default=10, ge=0, description="new clients per domain")
-    alpha: float = Field(default=0.3, gt=0, description="Dirichlet concentration over classes")
+    clients: int = Field(default=20, ge=1, le=1_000_000, description="participating clients per domain")
+    new_clients: int = Field(default=10, ge=0, le=1_000_000, description="new clients per domain")
+    alpha: float = Field(default=0.3, ge=1e-3, le=1e6, description="Dirichlet concentration over classes")
     partition: str = Field(default="dirichlet", description=f"how images become clients: {', '.join(PARTITIONS)}")
-    classes_per_client: int = Field(default=5, ge=1, description="for shards")
-    domain_alpha: float = Field(default=0.3, gt=0, description="for mixtures")
+    classes_per_client: int = Field(default=5, ge=1, le=100_000, description="for shards")
+    domain_alpha: float = Field(default=0.3, ge=1e-3, le=1e6, description="for mixtures")
     split: Annotated[tuple[float, float, float, float], Strict(False)] = Field(
         default=(60, 20, 5, 15), description="participating/new/val/test in %"
     )
-    min_rows: int = Field(default=2, ge=1, description="the least number of images a client has")
-    limit: int | None = Field(default=None, ge=1, description="take so many images of a domain's every class at most")
-    sizes: dict[str, float] = Field(default={"S": 0.5, "M": 1.0}, description="shares of a new client's images")
+    min_rows: int = Field(default=2, ge=1, le=1_000_000, description="the least number of images a client has")
+    limit: int | None = Field(
+        default=None, ge=1, le=1_000_000_000, description="at most so many images of every class of a domain"
+    )
+    sizes: dict[str, float] = Field(
+        default={"S": 0.5, "M": 1.0}, max_length=20, description="shares of a new client's images"
+    )
 
     @field_validator("sizes")
     @classmethod
@@ -105,23 +110,27 @@ class ModelConfig(ConfigSection):
 
 
 Share = Annotated[float, Field(gt=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
-Rate = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Rate = Annotated[float, Field(ge=1e-9, le=1000)]
 
 
 class TrainConfig(ConfigSection):
     """The federation's rounds and every client's local SGD."""
 
-    rounds: int = Field(default=100, ge=1, description="how many rounds")
+    rounds: int = Field(default=100, ge=1, le=1_000_000, description="how many rounds")
     participation: Count | Share = Field(default=1.0, description="clients a round: a share (1.0) or a number (10)")
-    weighting: str = Field(default="uniform", pattern="^(uniform|examples)$", description="uniform or examples")
-    epochs: int = Field(default=5, ge=1, description="local epochs a round")
-    batch: int = Field(default=16, ge=1, description="images per step")
-    rate: float = Field(default=0.01, gt=0, description="learning rate")
+    weighting: Literal["uniform", "examples"] = Field(
+        default="uniform", description="whether clients count the same, or by their number of images"
+    )
+    epochs: int = Field(default=5, ge=1, le=100_000, description="local epochs a round")
+    batch: int = Field(default=16, ge=1, le=1_000_000, description="images per step")
+    rate: Rate = Field(default=0.01, description="learning rate")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="momentum of SGD")
-    decay: float = Field(default=1e-4, ge=0, description="weight decay")
+    decay: float = Field(default=1e-4, ge=0, le=1000, description="weight decay")
     augment: Augment = Field(default="none", description="random shifts, or shifts and mirroring, of training images")
-    serve_every: int = Field(default=0, ge=0, description="every so many rounds serve clients too, for a curve; 0: no")
+    serve_every: int = Field(
+        default=0, ge=0, le=1_000_000, description="every so many rounds serve clients too, for a curve; 0: no"
+    )
 
     def recipe(self, preprocessing: Preprocessing) -> Recipe:
         """Return how a client trains locally."""
@@ -139,24 +148,26 @@ class TrainConfig(ConfigSection):
 class PersonalizeConfig(ConfigSection):
     """How clients are served and scored."""
 
-    whom: str = Field(
-        default="new", pattern="^(new|participating)$", description="new clients, or those that took part"
-    )
+    whom: Literal["new", "participating"] = Field(default="new", description="new clients, or those that took part")
     ways: Annotated[tuple[str, ...], Strict(False)] | None = Field(
         default=None,
         min_length=1,
+        max_length=100,
         description="none, lp, ft, ft-prox, bn, the method's own, own+lp, own+ft, client-state; unset: the method's",
     )
-    epochs: int = Field(default=20, ge=1, description="epochs of personalization")
+    epochs: int = Field(default=20, ge=1, le=100_000, description="epochs of personalization")
     rates: Annotated[tuple[Rate, ...], Strict(False)] = Field(
-        default=(0.005, 0.01, 0.05), min_length=1, description="learning rates; one is chosen on validation data"
+        default=(0.005, 0.01, 0.05),
+        min_length=1,
+        max_length=100,
+        description="learning rates; one is chosen on validation data",
     )
     momentum: float = Field(default=0.9, ge=0, lt=1, description="momentum of SGD")
-    decay: float = Field(default=1e-4, ge=0, description="weight decay")
-    batch: int = Field(default=16, ge=1, description="images per step")
-    prox: float = Field(default=1.0, gt=0, description="strength of ft-prox's pull towards the server's model")
+    decay: float = Field(default=1e-4, ge=0, le=1000, description="weight decay")
+    batch: int = Field(default=16, ge=1, le=1_000_000, description="images per step")
+    prox: float = Field(default=1.0, gt=0, le=1e6, description="strength of ft-prox's pull towards the server's model")
     validate_every: int = Field(
-        default=1, ge=1, description="epochs between two looks at validation data; divides 'epochs'"
+        default=1, ge=1, le=100_000, description="epochs between two validations; must divide 'epochs'"
     )
 
     def adaptation(self) -> Adaptation:
@@ -181,15 +192,16 @@ class PersonalizeConfig(ConfigSection):
 class MachineConfig(ConfigSection):
     """Where it is computed. The number of threads can change the last bits, so it counts for the run's name."""
 
-    engine: str = Field(
+    engine: Literal["auto", "serial", "pool", "ray"] = Field(
         default="auto",
-        pattern="^(auto|serial|pool|ray)$",
         description="serial, pool (processes), ray (a cluster); auto: pool where there are several cores",
     )
-    workers: int | None = Field(default=None, ge=1, description="processes; unset: one a core, or two a GPU")
-    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps ...")
-    checkpoint_seconds: float = Field(default=1.0, ge=0, description="the least time between two checkpoints")
-    threads: int = Field(default=1, ge=1, description="of one process; small networks are fastest with 1")
+    workers: int | None = Field(default=None, ge=1, le=4096, description="processes; unset: one a core, or two a GPU")
+    device: str = Field(
+        default="auto", max_length=40, pattern=r"^[a-z]+(:[0-9]{1,3})?$", description="auto, cpu, cuda, cuda:1, mps ..."
+    )
+    checkpoint_seconds: float = Field(default=1.0, ge=0, le=1e6, description="the least time between two checkpoints")
+    threads: int = Field(default=1, ge=1, le=256, description="of one process; small networks are fastest with 1")
 
     def machine(self) -> Machine:
         """Return it as engines need it."""
@@ -199,7 +211,7 @@ class MachineConfig(ConfigSection):
 class Experiment(ConfigSection):
     """One training run and its evaluation."""
 
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63, description="the seed of every random choice")
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()

@@ -1,8 +1,8 @@
 """The two tables of a configuration about clients one does not trust, and about what they must not give away."""
 
-from typing import Literal, cast
+from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fedbasis.experiment.toml import ConfigSection
 from fedbasis.methods.base import Method
@@ -14,32 +14,43 @@ from fedbasis.training.privacy import Mechanism
 class AggregationConfig(ConfigSection):
     """How the server averages what clients send (docs/how-to/robustness.md)."""
 
-    mean: str = Field(
+    mean: Literal["mean", "trimmed", "median"] = Field(
         default="mean",
-        pattern="^(mean|trimmed|median)$",
         description="coordinate by coordinate: the mean, the trimmed mean, or the median",
     )
     trim: float = Field(default=0.2, ge=0, lt=0.5, description="share that 'trimmed' leaves out at either end")
-    clip: float | None = Field(default=None, gt=0, description="the longest update (L2) taken as it is; unset: any")
+    clip: float | None = Field(
+        default=None, ge=1e-9, le=1e9, description="the longest update (L2) taken as it is; unset: any"
+    )
 
     def averaging(self) -> Averaging:
         """Return it as methods need it."""
-        return Averaging(kind=cast(Literal["mean", "trimmed", "median"], self.mean), trim=self.trim, clip=self.clip)
+        return Averaging(kind=self.mean, trim=self.trim, clip=self.clip)
 
 
 class PrivacyConfig(ConfigSection):
     """Differential privacy of the participating clients (docs/how-to/privacy.md)."""
 
     noise_multiplier: float = Field(
-        default=0.0, ge=0, description="noise on a round's mean, in clips / clients; 0: off"
+        default=0.0, ge=0, le=1e6, description="noise on a round's mean, in clips / clients; 0: off"
     )
-    clip: float = Field(default=1.0, gt=0, description="the longest update (L2) of a client; longer ones are shortened")
-    delta: float | None = Field(default=None, gt=0, lt=1, description="of (epsilon, delta); unset: 1 / clients^1.1")
-    noise_seed: str = Field(
+    clip: float = Field(
+        default=1.0, ge=1e-9, le=1e9, description="the longest update (L2) of a client; longer ones are shortened"
+    )
+    delta: float | None = Field(
+        default=None, ge=1e-100, lt=1, description="of (epsilon, delta); unset: 1 / clients^1.1"
+    )
+    noise_seed: Literal["run", "secret"] = Field(
         default="run",
-        pattern="^(run|secret)$",
         description="run: from the seed, for experiments; secret: from the operating system, for real clients",
     )
+
+    @field_validator("noise_multiplier")
+    @classmethod
+    def _audible(cls, value: float) -> float:
+        if 0 < value < 1e-3:
+            raise ValueError("noise below a thousandth of the clip protects nobody; use 0, or at least 0.001")
+        return value
 
     def mechanism(self, clients: int, sampled: int) -> Mechanism | None:
         """Return it as rounds need it; nothing if it is off."""

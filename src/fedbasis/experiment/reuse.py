@@ -4,7 +4,6 @@ What a finished run published is put into the new run's folder as its last check
 that was stopped after its last round, and ends with the same bits as if it had trained itself.
 """
 
-import json
 import shutil
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from fedbasis.serving import artifact
 from fedbasis.serving.personalize import CLIENT_STATE
 from fedbasis.training.runs import Run
 from pflbed.files import replacing
+from pflbed.foreign import read_json_object
 
 
 def reuse_training(prepared: Prepared, out: Path) -> Run | None:
@@ -21,7 +21,7 @@ def reuse_training(prepared: Prepared, out: Path) -> Run | None:
     if CLIENT_STATE in prepared.plan.ways:  # client states are not published
         return None
     with run.locked():
-        if run.done or run.checkpoint.exists():
+        if run.done or run.checkpoint.exists() or run.previous_checkpoint.exists():
             return None
         donor = _trained_alike(prepared, out)
         if donor is not None:
@@ -35,9 +35,6 @@ def reuse_training(prepared: Prepared, out: Path) -> Run | None:
 def _trained_alike(prepared: Prepared, out: Path) -> Run | None:
     for folder in sorted(out.glob(f"{prepared.experiment.slug}-*")):
         run = Run(folder)
-        if (
-            run.done
-            and json.loads((folder / "done").read_text(encoding="utf-8")).get("training") == prepared.training_digest
-        ):
+        if run.done and read_json_object(folder / "done", "The file").get("training") == prepared.training_digest:
             return run
     return None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 from fedbasis.engines.base import Engine
 from fedbasis.experiment.config import Experiment
@@ -35,7 +35,7 @@ def method_for(
         network,
         e.train.recipe(Preprocessing.of(network.resolution, network.channels)),
         e.train.rounds,
-        weighting=cast(Literal["uniform", "examples"], e.train.weighting),
+        weighting=e.train.weighting,
         weights=network.given_weights(),
         averaging=e.aggregation.averaging(),
     )
@@ -119,7 +119,7 @@ class TrainingRun:
         if self.run is not None:
             digest = artifact.read_card(self.run.bases).sha256
             self.run.finish({"bases": digest, "rounds": self.experiment.train.rounds, **summary})
-            self.run.checkpoint.unlink(missing_ok=True)
+            self.run.remove_checkpoints()
         engine.states.remove()
 
     def card(self) -> artifact.Card:

@@ -1,31 +1,34 @@
 """Tables of a TOML file: unknown keys are refused, and everything that is wrong is said at once, in sentences."""
 
-import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from pflbed.errors import InputError, did_you_mean
+from pflbed.errors import did_you_mean
+
+LARGEST = 1e12
+"""No number of a configuration is larger, whatever its own bounds are: it would not fit a float32."""
+
+
+def require_moderate(value: Any, key: str = "a number") -> None:
+    """Refuse numbers beyond all reason, in a value or in lists and tables of values."""
+    if isinstance(value, Mapping):
+        for inner, item in value.items():
+            require_moderate(item, str(inner))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            require_moderate(item, key)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) > LARGEST and key != "seed":
+        raise ValueError(f"{key} must be at most {LARGEST:g} in size")
 
 
 class ConfigSection(BaseModel):
     """A part of the configuration: unknown keys are refused, "5" is no 5, a default counts as if it was written."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True)
-
-
-def read_toml(path: Path, what: str, hint: str) -> dict[str, Any]:
-    """Read a file; if there is none, the hint says where one comes from."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{what} {path} must exist, but it does not; {hint}.") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{what} {path} must be a TOML file, but it cannot be read: {error}.") from error
 
 
 def sentences(error: ValidationError, prefix: tuple[str, ...], root: type[BaseModel]) -> list[str]:

@@ -22,6 +22,7 @@ from typing import Any, Self
 from fedbasis.flower import keys, reaper
 from fedbasis.flower.project import LOOPBACK, NodeEntry, Project
 from pflbed.errors import InputError
+from pflbed.foreign import read_json_object
 
 PRIVATE = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -126,7 +127,7 @@ class Deployment:
                 self._give_up(self._log("run").removeprefix(before))
         if not outcome.exists():
             raise InputError(f"The server's app must tell how it ended, but it did not{self._why('run')}.")
-        found: dict[str, Any] = json.loads(outcome.read_text(encoding="utf-8"))
+        found = read_json_object(outcome, "The outcome")
         if "error" in found:
             raise InputError(found["error"])
         return found

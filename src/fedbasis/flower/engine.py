@@ -6,7 +6,6 @@ before, exactly as if it had not been asked.
 """
 
 import hashlib
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from fedbasis.tensors.params import State
 from fedbasis.training.runs import Run
 from pflbed.errors import InputError
 from pflbed.files import write_json
+from pflbed.foreign import read_json_object
 
 
 class UsedVersions:
@@ -38,13 +38,13 @@ class UsedVersions:
     def rewind(self, rounds_done: int) -> None:
         """Learn what was used before."""
         if rounds_done:
-            try:
-                self.versions = json.loads(self._record(rounds_done).read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
+            found = read_json_object(self._record(rounds_done), "The record of used updates")
+            if not all(isinstance(version, int) for version in found.values()):
                 raise InputError(
-                    f"{self._record(rounds_done)} must tell whose updates were used, but it cannot be read ({error}); "
-                    "remove the run's folder to start the run again."
-                ) from error
+                    f"{self._record(rounds_done)} must give a round for every client, but it does not; remove the "
+                    "run's folder to start the run again."
+                )
+            self.versions = found
         self.checkpoint = rounds_done
 
     def sync(self, rounds_done: int) -> None:
@@ -55,8 +55,10 @@ class UsedVersions:
     def prune(self, rounds_done: int) -> None:
         """After it nodes may forget what is older."""
         self.checkpoint = rounds_done
-        for old in set(self.folder.glob("used-*.json")) - {self._record(rounds_done)}:
-            old.unlink()
+        for old in self.folder.glob("used-*.json"):
+            number = old.stem.removeprefix("used-")
+            if number.isdecimal() and int(number) < rounds_done:
+                old.unlink()
 
     def remove(self) -> None:
         """Drop everything."""

@@ -5,7 +5,6 @@ grow to any size when Flower puts it together, before an app can look at it. Wit
 the arrays of a message would take, and refuses the message if that is too much.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +13,7 @@ from flwr.app import Array
 from flwr.supercore.inflatable.inflatable_object import get_object_body
 
 from pflbed.errors import InputError
+from pflbed.foreign import parse_json
 
 _inflate = Array.inflate
 
@@ -26,7 +26,7 @@ class _Counted:
 
     def __call__(self, content: bytes, children: dict[str, Any] | None = None) -> Array:
         sizes = [len(piece.data) for piece in (children or {}).values()]
-        places = json.loads(get_object_body(content, Array))["arraychunk_ids"]
+        places = parse_json(get_object_body(content, Array), "it")["arraychunk_ids"]
         claimed = sum(sizes[place] for place in places)
         self._left -= claimed
         if self._left < 0:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fedbasis.tensors import packed as pack
 from fedbasis.tensors.params import State
 from pflbed.errors import InputError
+from pflbed.foreign import parse_json
 
 KIND = "fedbasis"
 LENGTH = 8
@@ -85,7 +86,7 @@ def from_bytes(data: bytes) -> list[Payload]:
     """Read parcels that somebody else wrote; lengths are checked before anything is copied."""
     try:
         start = LENGTH + int.from_bytes(data[:LENGTH], "little")
-        told = json.loads(data[LENGTH:start])
+        told = parse_json(data[LENGTH:start], "it")
         if start + sum(length for _, _, length in told) != len(data) or any(length < 0 for _, _, length in told):
             raise ValueError("it has another length than it tells of")
         payloads = []

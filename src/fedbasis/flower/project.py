@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from fedbasis.experiment.config import parse, read
-from fedbasis.experiment.toml import ConfigSection, read_toml
+from fedbasis.experiment.toml import ConfigSection
 from fedbasis.flower import keys
 from fedbasis.flower.settings import EXPERIMENTS, FEDERATION, FederatedRun, Federation, read_plans
 from pflbed.errors import InputError
+from pflbed.foreign import read_toml
 
 LOOPBACK = "127.0.0.1"
 APP = '''"""The app of this federation: what the server and the nodes do is in the fedbasis package."""

@@ -15,10 +15,11 @@ from pydantic import Field, Strict, ValidationError
 
 from fedbasis.experiment.config import Experiment, Share, read
 from fedbasis.experiment.setup import TrainingRun, method_for
-from fedbasis.experiment.toml import ConfigSection, read_toml, sentences
+from fedbasis.experiment.toml import ConfigSection, sentences
 from fedbasis.methods.base import Method
 from fedbasis.training.runs import Run
 from pflbed.errors import InputError
+from pflbed.foreign import read_toml
 
 FEDERATION, EXPERIMENTS = "federation.toml", "experiments"
 Name = Annotated[str, Field(min_length=1, max_length=200)]

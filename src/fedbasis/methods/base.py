@@ -164,6 +164,29 @@ class Companion:
         self.method = method
 
 
+def require_tensor(
+    tensors: Tensors, name: str, shape: Sequence[int | None], dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Return a named tensor of an expected type and shape; a side that is None may have any length."""
+    tensor = tensors.get(name)
+    fits = tensor is not None and tensor.dtype == dtype and tensor.ndim == len(shape)
+    if (
+        tensor is None
+        or not fits
+        or any(side not in (None, got) for side, got in zip(shape, tensor.shape, strict=True))
+    ):
+        got = "nothing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
+        wanted = tuple("any" if side is None else side for side in shape)
+        raise InputError(f"The tensor '{name}' must be {dtype} of shape {wanted}, but it is {got}.")
+    return tensor
+
+
+def require_labels(labels: Tensor, classes: int) -> None:
+    """Refuse labels that are no classes."""
+    if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        raise InputError(f"Labels must be from 0 to {classes - 1}, but they are not.")
+
+
 class Serving(Companion):
     """What new clients are given, and how a personalized client predicts."""
 
@@ -174,6 +197,11 @@ class Serving(Companion):
     def check(self, published: State) -> None:
         """Refuse published tensors that do not fit the method's settings."""
         require_same(self.method.model(published), self.method.task.layout.shapes, "The model that they hold")
+
+    def check_learned(self, learned: Tensors) -> None:
+        """Refuse what a personal model's file holds besides a network, if the method cannot predict with it."""
+        if learned:
+            raise InputError(f"A personal model of {self.method.about.title} holds one network and nothing else.")
 
     def participant(self, server: State, state: State | None) -> Tensors:
         """Return the model of a client that took part: the server's, with what is in the client's state in its place.

@@ -16,11 +16,12 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedbasis.methods.base import About, Adaptation, Context, MethodConfig, Sent, Serving, Update, Ways
+from fedbasis.methods.base import About, Adaptation, Context, MethodConfig, Sent, Serving, Update, Ways, require_tensor
 from fedbasis.methods.shared.multi_model import MultiModel
 from fedbasis.networks.train import Examples, Objective, local_sgd
 from fedbasis.tensors.flat import FlatModel
-from fedbasis.tensors.params import State, Tensors
+from fedbasis.tensors.params import State, Tensors, require_same
+from pflbed.errors import InputError
 
 MIXTURE = "mixture"
 
@@ -38,6 +39,20 @@ class FedEMServing(Serving):
     """What new clients are given, and how they predict."""
 
     method: "FedEM"
+
+    def check_learned(self, learned: Tensors) -> None:
+        """Check the weights, and all components but the one in the model."""
+        pi = require_tensor(learned, "pi", (self.method.count,))
+        others: dict[str, Tensors] = {}
+        for name, tensor in learned.items():
+            if name != "pi":
+                number, _, inner = name.partition(":")
+                others.setdefault(number, {})[inner] = tensor
+        known = {str(k) for k in range(self.method.count)}
+        if not set(others) <= known or len(others) != self.method.count - 1 or float(pi.min()) < 0:
+            raise InputError(f"A mixture must hold {self.method.count} components and their weights, but it does not.")
+        for number, tensors in others.items():
+            require_same(tensors, self.method.task.layout.shapes, f"Component {number}")
 
     def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
         """Mix the components' probabilities; after a generic way there is only the model."""

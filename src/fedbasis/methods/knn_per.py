@@ -19,12 +19,22 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from fedbasis.methods.base import About, Adaptation, Context, MethodConfig, Serving, Ways
+from fedbasis.methods.base import (
+    About,
+    Adaptation,
+    Context,
+    MethodConfig,
+    Serving,
+    Ways,
+    require_labels,
+    require_tensor,
+)
 from fedbasis.methods.fedavg import FedAvg
 from fedbasis.networks.classifier import probabilities_and_features
 from fedbasis.networks.train import Examples
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors
+from pflbed.errors import InputError
 
 GRID = [step / 10 for step in range(11)]
 """The weights of the neighbours among which a client chooses."""
@@ -47,6 +57,15 @@ class KNNPerServing(Serving):
     """What new clients are given, and how they predict."""
 
     method: "KNNPer"
+
+    def check_learned(self, learned: Tensors) -> None:
+        """Check the features, labels and weight of the neighbours."""
+        features = require_tensor(learned, "features", (None, None))
+        labels = require_tensor(learned, "labels", (len(features),), torch.int64)
+        require_labels(labels, self.method.task.network.classes)
+        share = float(require_tensor(learned, "lam", ()))
+        if not 0 <= share <= 1 or not len(features):
+            raise InputError("A datastore must hold images and a weight from 0 to 1, but it does not.")
 
     def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
         """Mix the model's prediction with the neighbours'; after a generic way there is no datastore to ask."""

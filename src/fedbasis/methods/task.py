@@ -2,11 +2,11 @@
 
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from fedbasis.networks.models import Network, classifier_of, normalization_of
 from fedbasis.networks.train import Recipe
@@ -15,11 +15,25 @@ from fedbasis.tensors.blocks import Layout
 from fedbasis.tensors.packed import packed, unpacked
 from fedbasis.tensors.params import Tensors
 
+LARGEST = 1e12
+"""No number of a method's settings is larger: it would not fit a float32."""
+LARGEST_COUNT = 1_000_000
+"""No whole number is larger: bases, components, epochs, steps ... are counted with them."""
+
 
 class MethodConfig(BaseModel):
     """The settings of a method: frozen, checked when made, unknown keys refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _moderate(self) -> Self:
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            limit = LARGEST_COUNT if isinstance(value, int) else LARGEST
+            if isinstance(value, (int, float)) and abs(value) > limit:
+                raise ValueError(f"{name} must be at most {limit:g} in size, but it is {value:g}")
+        return self
 
 
 @dataclass(frozen=True)

@@ -232,6 +232,13 @@ class Network:
             raise InputError(f"The factory '{self.name}' must return a torch nn.Module, but returned {type(module)}.")
         return module
 
+    def skeleton(self) -> nn.Module:
+        """Build the module without memory for its weights, to compare names and shapes."""
+        if self.source is None and self.name in MODELS:
+            with torch.device("meta"):
+                return self.build()
+        return self.build()  # a user's own code need not know that device
+
     def given_weights(self) -> Tensors | None:
         """Return the weights of a module that was given as it is; other networks start from random ones."""
         factory = self._factory()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -143,7 +142,8 @@ def heat(
     """Draw what clients learned, as shares of one: a row per client in the colour of its domain."""
     from matplotlib.colors import to_rgb
 
-    common = os.path.commonprefix([column.rstrip("0123456789") for column in columns])  # noqa: PTH
+    common = columns[0].rstrip("0123456789")  # "basis 0", "basis 1" ... have one axis, called "basis"
+    common = common if all(column.startswith(common) for column in columns) else ""
     shares = np.array([list(row) for row in values.values()], dtype=np.float64)
     names = [domain_of(client) for client in values]
     if colors is None:

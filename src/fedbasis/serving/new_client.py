@@ -138,7 +138,7 @@ def serve(
     """Personalize a model for a client's images; ``bases`` and ``folder`` are what errors call these."""
     try:
         method.serving.check(server)
-    except KeyError as error:
+    except (KeyError, IndexError, RuntimeError) as error:
         raise InputError(
             f"Bases of {method.about.title} must hold {error}, but {bases} do not; get them again."
         ) from error
@@ -228,6 +228,7 @@ def predict_images(
     if LEARNED not in state:
         return card, predict(artifact.load_module(model, trust, network)[1], pixels, card.pixels)
     method = method_of(card, network)
+    method.serving.check_learned(state[LEARNED])
     workspace = method.task.network.workspace()
     workspace.load({name: state[""][name] for name in method.task.layout.shapes})
     return card, method.serving.probabilities(workspace, state[LEARNED], pixels)

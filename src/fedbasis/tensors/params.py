@@ -6,6 +6,7 @@ sent or averaged is a ``State``, so there is one function for each of these.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,7 +17,16 @@ Tensors = dict[str, Tensor]
 State = dict[str, Tensors]
 
 
-def require_same(got: Mapping[str, Tensor], expected: Mapping[str, torch.Size], where: str) -> None:
+class HasShape(Protocol):
+    """A tensor, or what a file says about one."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """Its size in every dimension."""
+        ...
+
+
+def require_same(got: Mapping[str, HasShape], expected: Mapping[str, torch.Size], where: str) -> None:
     """Refuse tensors whose names or shapes differ from what is expected, naming every difference in one sentence."""
     wrong = [f"'{name}' is missing" for name in expected if name not in got]
     wrong += [f"'{name}' is not expected" for name in got if name not in expected]

@@ -141,7 +141,7 @@ def train(
             sync(run.metrics)
             engine.states.sync(done)
             run.save_checkpoint(server, done)
-        engine.states.prune(done)
+        engine.states.prune(saved if run is not None else done)  # a damaged checkpoint falls back to the one before
         saved, last = done, time.monotonic()
 
     try:

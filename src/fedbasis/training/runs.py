@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbasis.tensors.files import read_tensors, write_tensors
+from fedbasis.tensors.files import DIGEST, read_tensors, write_tensors
 from fedbasis.tensors.params import State
 from pflbed.errors import InputError
 from pflbed.files import replacing, write_json
+from pflbed.foreign import read_json_lines
 
-CHECKPOINT = "2"
-"""The format of checkpoints; the first one held what clients keep as well."""
+CHECKPOINT = "3"
+"""The format of checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ class Run:
     def checkpoint(self) -> Path:
         """The server's state after a round."""
         return self.folder / "checkpoint.safetensors"
+
+    @property
+    def previous_checkpoint(self) -> Path:
+        """The checkpoint before, which is used if the last one is damaged."""
+        return self.folder / "checkpoint-previous.safetensors"
 
     @property
     def about(self) -> Path:
@@ -102,26 +108,44 @@ class Run:
             yield
 
     def save_checkpoint(self, server: State, rounds_done: int) -> None:
-        """Write the state after a round, in one atomic step."""
+        """Write the state after a round, in one atomic step; the checkpoint before it is kept."""
+        if self.checkpoint.exists():
+            self.checkpoint.replace(self.previous_checkpoint)
         state = {f"server/{group}": tensors for group, tensors in server.items()}
-        write_tensors(self.checkpoint, state, {"rounds_done": str(rounds_done), "format": CHECKPOINT})
+        write_tensors(self.checkpoint, state, {"rounds_done": str(rounds_done), "format": CHECKPOINT}, digest=True)
 
     def load_checkpoint(self) -> tuple[State, int] | None:
-        """Read the last checkpoint, or nothing when there is none."""
-        if not self.checkpoint.exists():
-            return None
-        try:
-            state, metadata = read_tensors(self.checkpoint)
-            rounds_done = int(metadata["rounds_done"])
-            if metadata["format"] != CHECKPOINT:
-                raise ValueError(metadata["format"])
-        except (InputError, KeyError, ValueError) as error:
-            raise InputError(
-                f"The checkpoint {self.checkpoint} must be whole and of this version, but it is not; "
-                "remove it to start this run from its first round."
-            ) from error
-        server = {group.removeprefix("server/"): t for group, t in state.items() if group.startswith("server/")}
-        return server, rounds_done
+        """Read the last checkpoint, or the one before if that is damaged; nothing when there is none."""
+        damaged: InputError | None = None
+        for path in (self.checkpoint, self.previous_checkpoint):
+            try:
+                if path.exists():
+                    return _read_checkpoint(path)
+            except InputError as error:
+                damaged = damaged or error
+        if damaged is not None:
+            raise damaged
+        return None
+
+    def remove_checkpoints(self) -> None:
+        """Remove what only a resumed run needs."""
+        self.checkpoint.unlink(missing_ok=True)
+        self.previous_checkpoint.unlink(missing_ok=True)
+
+
+def _read_checkpoint(path: Path) -> tuple[State, int]:
+    try:
+        state, metadata = read_tensors(path)
+        rounds_done = int(metadata["rounds_done"])
+        if metadata["format"] != CHECKPOINT or DIGEST not in metadata or rounds_done < 0:
+            raise ValueError(metadata["format"])
+    except (InputError, KeyError, ValueError) as error:
+        raise InputError(
+            f"The checkpoint {path} must be as this version wrote it, but it is damaged or of another version; remove "
+            "it to start this run from its first round."
+        ) from error
+    server = {group.removeprefix("server/"): t for group, t in state.items() if group.startswith("server/")}
+    return server, rounds_done
 
 
 def append_line(path: Path, record: dict[str, Any]) -> None:
@@ -137,15 +161,8 @@ def sync(path: Path) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read json lines; a last line that a kill cut short does not count."""
-    records: list[dict[str, Any]] = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                records.append(json.loads(line))
-            except ValueError:
-                break
-    return records
+    """Read json lines up to the first one that is not whole, as a killed process leaves it."""
+    return list(read_json_lines(path, "The log"))
 
 
 def rewrite_lines(path: Path, records: list[dict[str, Any]]) -> None:

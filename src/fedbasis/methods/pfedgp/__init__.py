@@ -34,9 +34,10 @@ from fedbasis.methods.base import (
     MethodConfig,
     Sent,
     Serving,
-    Task,
     Update,
     Ways,
+    require_labels,
+    require_tensor,
 )
 from fedbasis.methods.pfedgp.gp_tree import GPTree, Kernel, class_tree
 from fedbasis.networks.classifier import probabilities_and_features, watching
@@ -63,6 +64,19 @@ class PFedGPServing(Serving):
     """What new clients are given, and how they predict."""
 
     method: "PFedGP"
+
+    def check_learned(self, learned: Tensors) -> None:
+        """Check the features, the labels, the tree of classes and the draws."""
+        classes = self.method.task.network.classes
+        features = require_tensor(learned, "features", (None, None))
+        labels = require_tensor(learned, "labels", (len(features),), torch.int64)
+        require_labels(labels, classes)
+        tree = require_tensor(learned, "tree", (None, classes), torch.int64)
+        omega = require_tensor(learned, "omega", (len(tree), None, len(features)))
+        if not len(features) or (tree.numel() and not -1 <= int(tree.min()) <= int(tree.max()) <= 1):
+            raise InputError("A Gaussian process must hold images and a tree of classes, but it does not.")
+        if omega.numel() and float(omega.min()) < 0:
+            raise InputError("The draws of a Gaussian process must not be negative, but one is.")
 
     def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
         """Predict by the Gaussian processes; after a generic way there are none."""

@@ -36,7 +36,7 @@ from fedbasis.methods.base import (
 )
 from fedbasis.methods.pfedhn.hypernetwork import generate, pull_back
 from fedbasis.networks.train import Examples, PlainSGD, backward_passes, by_epoch, local_sgd
-from fedbasis.tensors.params import State, Tensors, only, plus, without
+from fedbasis.tensors.params import State, Tensors, only, plus, require_same, without
 from fedbasis.tensors.seeding import torch_generator
 
 HYPER, EMBEDDINGS, START, CHANGE = "hypernetwork", "embeddings", "start", "change"
@@ -66,6 +66,20 @@ class PFedHNServing(Serving):
     """What new clients are given, and how they predict."""
 
     method: "PFedHN"
+
+    def check(self, published: State) -> None:
+        """Compare the hypernetwork and the mean embedding with the settings."""
+        config, layout = self.method.config, self.method.task.layout
+        expected = {}
+        for layer in range(config.layers + 1):
+            inputs = config.hidden if layer else config.embedding
+            expected[f"hidden_{layer}.weight"] = torch.Size((config.hidden, inputs))
+            expected[f"hidden_{layer}.bias"] = torch.Size((config.hidden,))
+        for block in range(len(layout.blocks)):
+            expected[f"output_{block}.weight"] = torch.Size((layout.size(block, True), config.hidden))
+        require_same(published[HYPER], expected, "The hypernetwork")
+        require_same(published[START], {"embedding": torch.Size((config.embedding,))}, "The mean embedding")
+        super().check(published)
 
     def published(self, server: State) -> State:
         """Publish the hypernetwork and the mean embedding; the clients' own stay with the server."""
