@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import ValueTable
+from fedbasis.report.tables import Grid
 from fedbasis.serving.evaluation import ResultRow
 from fedbasis.serving.personalize import UNTRAINED
 from fedbasis.training.events import (
@@ -26,6 +27,12 @@ from fedbasis.training.events import (
 )
 
 BLOCKS = " ▏▎▍▌▋▊▉█"
+LEGEND = (
+    "Sizes: shares of a new client's images, S the smallest. Last: after the last epoch. Best: at the epoch chosen on "
+    "validation images. |Δ|: their difference. LP: linear probe (classifier only). FT: fine-tuning. sec: seconds to "
+    "personalize one client."
+)
+"""What the columns and rows of a table of results mean."""
 
 
 class Live:
@@ -248,6 +255,19 @@ def value_table(table: ValueTable) -> Table:
         cells = [f"{bar(value, width)} {value:.2f}" if table.shares else f"{value:.4f}" for value in row]
         shown.add_row(*([name] if named else []), *cells)
     return shown
+
+
+def grid_table(grid: Grid) -> Table:
+    """Draw a table of a report: one heading per column, the best cells bold."""
+    table = Table(title=grid.caption, title_justify="left", title_style="bold")
+    groups = [name.removeprefix("size ") for name, span in grid.groups for _ in range(span)]
+    groups += [""] * (len(grid.columns) - len(groups))
+    table.add_column(grid.head, no_wrap=True)
+    for group, column in zip(groups, grid.columns, strict=True):
+        table.add_column(f"{group} {column}".strip(), justify="right")
+    for head, cells in grid.rows:
+        table.add_row(head.text, *(Text(cell.text, style="bold green" if cell.best else "") for cell in cells))
+    return table
 
 
 def methods_markdown() -> str:

@@ -49,6 +49,7 @@ def reproduce(
 
     A run that several of them need is done once. After a stop, the same command resumes the runs.
     """
+    from fedbasis.cli.display import grid_table
     from fedbasis.studies import studies
     from fedbasis.studies.base import Setup
     from fedbasis.studies.plan import plan
@@ -81,6 +82,8 @@ def reproduce(
     command = _command(names, scale.value, setup, seeds, jobs)
     for section in write_all(chosen, setup, done, out, command):
         console.print(f"\n[bold]{section.title}[/bold] ({section.name})")
+        for grid in section.tables:
+            console.print(grid_table(grid))
         for paragraph in section.text:
             console.print(f"  {paragraph}", highlight=False, markup=False, soft_wrap=True)
     written = f"\nReport: {out / 'report.html'}\nTables and figures: {out}"

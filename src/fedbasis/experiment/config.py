@@ -19,6 +19,7 @@ from fedbasis.methods import METHODS, find_method
 from fedbasis.methods.base import Adaptation, Method, MethodConfig
 from fedbasis.networks.models import MODELS
 from fedbasis.networks.train import Augment, Preprocessing, Recipe
+from fedbasis.networks.weights import weights_path
 from fedbasis.serving.personalize import CLIENT_STATE, all_ways
 from pflbed import Spec
 from pflbed.dataset import EMBEDDED
@@ -99,7 +100,7 @@ class ModelConfig(ConfigSection):
     blocks: int | dict[str, list[str]] | None = Field(
         default=None, description="1, or block -> parameter-name prefixes"
     )
-    weights: str | None = Field(default=None, description="a safetensors file of pretrained weights")
+    weights: str | None = Field(default=None, description="pretrained weights: 'tiny-imagenet', or a safetensors file")
 
     @field_validator("name")
     @classmethod
@@ -246,7 +247,7 @@ class Experiment(ConfigSection):
             settings["machine"].pop(place)
         settings["data"].pop("source")
         if self.model.weights is not None:
-            settings["model"]["weights"] = _content(Path(self.model.weights))
+            settings["model"]["weights"] = sha256_of(weights_path(self.model.weights))
         text = json.dumps([settings, data_digest], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -304,12 +305,6 @@ def _method(name: str, trust: bool) -> type[Method]:
 def read(path: Path) -> Experiment:
     """Read a TOML file."""
     return parse(read_toml(path, "The configuration", "see experiments/ for ready ones"), str(path))
-
-
-def _content(weights: Path) -> str:
-    if not weights.is_file():
-        raise InputError(f"The weights (model.weights) must be a safetensors file, but there is no file {weights}.")
-    return sha256_of(weights)
 
 
 def _misfits(experiment: Experiment, kind: type[Method] | None) -> list[str]:

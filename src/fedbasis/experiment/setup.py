@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from fedbasis.engines.base import Engine
@@ -11,6 +10,7 @@ from fedbasis.methods import find_method, name_of
 from fedbasis.methods.base import Method, Task
 from fedbasis.networks.models import Network
 from fedbasis.networks.train import Preprocessing
+from fedbasis.networks.weights import weights_path
 from fedbasis.serving import artifact
 from fedbasis.serving.personalize import all_ways, label_of
 from fedbasis.tensors.files import load_weights
@@ -40,7 +40,7 @@ def method_for(
         averaging=e.aggregation.averaging(),
     )
     if e.model.weights is not None:
-        task = replace(task, weights=load_weights(Path(e.model.weights), task.layout.shapes))
+        task = replace(task, weights=load_weights(weights_path(e.model.weights), task.layout.shapes))
     return (kind or find_method(e.method_name)).build(e.method, task)
 
 

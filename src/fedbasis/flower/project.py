@@ -14,6 +14,7 @@ from fedbasis.experiment.config import parse, read
 from fedbasis.experiment.toml import ConfigSection
 from fedbasis.flower import keys
 from fedbasis.flower.settings import EXPERIMENTS, FEDERATION, FederatedRun, Federation, read_plans
+from fedbasis.networks.weights import SHIPPED
 from pflbed.errors import InputError
 from pflbed.foreign import read_toml
 
@@ -181,5 +182,6 @@ def experiment_of(path: Path) -> dict[str, Any]:
     """Read an experiment for an app: its data are the nodes' own, so nothing is said of them but their size."""
     whole = read(path).as_dict()
     if whole["model"]["weights"] is not None:
-        whole["model"]["weights"] = str(Path(whole["model"]["weights"]).absolute())
+        given = whole["model"]["weights"]
+        whole["model"]["weights"] = given if given in SHIPPED else str(Path(given).absolute())
     return {**whole, "data": {"resolution": whole["data"]["resolution"]}}
