@@ -258,15 +258,17 @@ def value_table(table: ValueTable) -> Table:
 
 
 def grid_table(grid: Grid) -> Table:
-    """Draw a table of a report: one heading per column, the best cells bold."""
+    """Draw a table of a report: one heading per column, the best cells bold; the paper's columns are in the report."""
     table = Table(title=grid.caption, title_justify="left", title_style="bold")
     groups = [name.removeprefix("size ") for name, span in grid.groups for _ in range(span)]
     groups += [""] * (len(grid.columns) - len(groups))
     table.add_column(grid.head, no_wrap=True)
-    for group, column in zip(groups, grid.columns, strict=True):
-        table.add_column(f"{group} {column}".strip(), justify="right")
+    shown = [i for i, (g, c) in enumerate(zip(groups, grid.columns, strict=True)) if "*" not in f"{g}{c}"]
+    for i in shown:
+        table.add_column(f"{groups[i]} {grid.columns[i]}".strip(), justify="right", no_wrap=True)
     for head, cells in grid.rows:
-        table.add_row(head.text, *(Text(cell.text, style="bold green" if cell.best else "") for cell in cells))
+        styled = [Text(cells[i].text, style="bold green" if cells[i].best else "") for i in shown]
+        table.add_row(head.text, *styled)
     return table
 
 

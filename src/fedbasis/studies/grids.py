@@ -90,7 +90,7 @@ class Claim(str):
     __slots__ = ()
 
 
-def claim(text: str, holds: bool | None, evidence: str) -> Claim:
+def claim(text: str, holds: bool | None, evidence: str) -> str:
     """Return a sentence on whether one of the paper's claims holds here, with the numbers."""
     verdict = "Too close to call here" if holds is None else "Holds here" if holds else "Does not hold here"
     return Claim(f"{verdict}: {text} ({evidence}).")
