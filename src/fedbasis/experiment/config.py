@@ -14,9 +14,10 @@ from pydantic import Field, Strict, ValidationError, field_validator, model_vali
 
 from fedbasis.engines.choice import Machine
 from fedbasis.experiment.protection import AggregationConfig, PrivacyConfig, unprotected
-from fedbasis.experiment.toml import ConfigSection, sentences
+from fedbasis.experiment.toml import ConfigSection
 from fedbasis.methods import METHODS, find_method
 from fedbasis.methods.base import Adaptation, Method, MethodConfig
+from fedbasis.methods.problems import problem_lines, problems_error
 from fedbasis.networks.models import MODELS
 from fedbasis.networks.train import Augment, Preprocessing, Recipe
 from fedbasis.networks.weights import weights_path
@@ -277,7 +278,7 @@ def parse(
             config = kind.Config.model_validate_json(json.dumps(settings, default=str), strict=True)
         except ValidationError as error:
             assert kind is not None
-            problems += sentences(error, ("method",), kind.Config)
+            problems += problem_lines(error, ("method",), kind.Config)
         except InputError as error:
             problems.append(f"method.name: {str(error).rstrip('.')}")
     if raw.pop("method_name", None) is not None:
@@ -285,12 +286,11 @@ def parse(
     try:
         experiment = Experiment(method_name=name, method=config, **raw)
     except ValidationError as error:
-        problems += sentences(error, (), Experiment)
+        problems += problem_lines(error, (), Experiment)
     else:
         problems += _misfits(experiment, kind)
     if problems:
-        count = f"{len(problems)} problem{'s' * (len(problems) > 1)}"
-        raise InputError(f"A configuration must be right as a whole, but {where} has {count}: {'; '.join(problems)}.")
+        raise problems_error(where, problems)
     return experiment
 
 
@@ -329,5 +329,5 @@ def _misfits(experiment: Experiment, kind: type[Method] | None) -> list[str]:
     if experiment.personalize.whom == "participating" and 1.0 not in experiment.data.sizes.values():
         problems.append("clients that took part have all of their images, but data.sizes has no size of 1.0")
     if experiment.personalize.whom == "new" and not experiment.data.new_clients:
-        problems.append("data.new_clients is 0, so there is nobody to serve (did you mean whom = 'participating'?)")
+        problems.append("data.new_clients is 0, so there is no client to serve (did you mean whom = 'participating'?)")
     return problems

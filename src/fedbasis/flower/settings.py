@@ -15,8 +15,9 @@ from pydantic import Field, Strict, ValidationError
 
 from fedbasis.experiment.config import Experiment, Share, read
 from fedbasis.experiment.setup import TrainingRun, method_for
-from fedbasis.experiment.toml import ConfigSection, sentences
+from fedbasis.experiment.toml import ConfigSection
 from fedbasis.methods.base import Method
+from fedbasis.methods.problems import problem_lines, problems_error
 from fedbasis.training.runs import Run
 from pflbed.errors import InputError
 from pflbed.foreign import read_toml
@@ -87,8 +88,7 @@ def _checked(raw: Mapping[str, Any], path: Path) -> Federation:
     try:
         federation = Federation(**raw)
     except ValidationError as error:
-        wrong = "; ".join(sentences(error, (), Federation))
-        raise InputError(f"The file {path} must be right as a whole, but: {wrong}.") from error
+        raise problems_error(str(path), problem_lines(error, (), Federation)) from error
     for what, names in (("clients", federation.clients), ("classes", federation.classes)):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise InputError(f"The {what} of {path} must have names of their own, but '{twice[0]}' stands there twice.")

@@ -21,6 +21,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from fedbasis.methods.problems import problem_lines, problems_error
 from fedbasis.methods.task import MethodConfig as MethodConfig  # noqa: PLC0414  (methods import these from here)
 from fedbasis.methods.task import Task as Task  # noqa: PLC0414
 from fedbasis.networks.models import NetworkSource
@@ -309,11 +310,8 @@ class Method(ABC):
         try:
             self.config = self.Config(**settings)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the settings"
-            raise InputError(
-                f"The settings of {type(self).__name__} must be right, but '{where}': "
-                f"{first['msg'].removeprefix('Value error, ')} (settings: {', '.join(self.Config.model_fields)})."
+            raise problems_error(
+                f"The settings of {type(self).__name__}", problem_lines(error, (), self.Config)
             ) from error
 
     @classmethod

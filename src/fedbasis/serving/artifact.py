@@ -18,6 +18,7 @@ from torch import nn
 
 from fedbasis import __version__
 from fedbasis.methods import METHODS
+from fedbasis.methods.problems import problem_lines, problems_error
 from fedbasis.networks.models import MODELS, Network, NetworkSource
 from fedbasis.networks.train import Preprocessing
 from fedbasis.tensors.files import Header, read_header, read_tensors, write_tensors
@@ -159,9 +160,7 @@ def read_card(folder: Path) -> Card:
     try:
         return Card.model_validate(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the card"
-        raise InputError(f"The card {folder / CARD} must be valid, but in '{where}': {first['msg']}.") from error
+        raise problems_error(str(folder / CARD), problem_lines(error, (), Card)) from error
 
 
 def require_trust(card: Card, where: Path | str, trust: bool, network: NetworkSource | None = None) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedbasis.methods import find_method
 from fedbasis.methods.base import Adaptation, Context, Method, Task, ValueTable
+from fedbasis.methods.problems import problem_lines, problems_error
 from fedbasis.networks.hold_out import hold_out
 from fedbasis.networks.models import NetworkSource
 from fedbasis.networks.train import Examples, Recipe, predict
@@ -71,11 +72,8 @@ def method_of(card: artifact.Card, network: NetworkSource | None = None) -> Meth
     try:
         config = kind.Config(**card.settings)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise InputError(
-            f"The card's settings must fit the method '{card.method}', but {key}: {first['msg']}."
-        ) from error
+        where = f"The settings of '{card.method}' in the card"
+        raise problems_error(where, problem_lines(error, ("settings",), kind.Config)) from error
     rounds = max(2, int(card.provenance.get("rounds", 2)))
     return kind.build(config, Task(artifact.network_of(card, network), Recipe(preprocessing=card.pixels), rounds))
 
