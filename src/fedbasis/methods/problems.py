@@ -48,7 +48,7 @@ def _line(key: str, details: Sequence[ErrorDetails], root: type[BaseModel]) -> s
     return f"'{key}' must be {wanted}{got}"
 
 
-def _requirement(error: ErrorDetails) -> str:
+def _requirement(error: ErrorDetails) -> str:  # noqa: PLR0911  (one line for every kind of error)
     """Say what must hold."""
     limits: dict[str, Any] = error.get("ctx", {})
     match error["type"]:
