@@ -100,9 +100,10 @@ def ray_connection() -> Iterator["RayConnection"]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # workers import the tests' functions
+        before = children()
         made = connection.RayConnection(cpus=8)
     session = Path(made.ray.get_runtime_context().worker.node.get_session_dir_path())
-    started = children_of_ray()
+    started = children() - before
     assert session.is_dir()
     assert made.ray.util.get_node_ip_address() == "127.0.0.1"  # nobody else can reach it
     assert not set(connection.PRIVATE) & set(os.environ)
@@ -113,10 +114,9 @@ def ray_connection() -> Iterator["RayConnection"]:
     wait_until(lambda: all(gone(pid) for pid in started))
 
 
-def children_of_ray() -> set[int]:
-    """The children of this process that belong to Ray (known on Linux alone)."""
-    places = [place for task in Path("/proc/self/task").glob("*/children") for place in task.read_text().split()]
-    return {int(pid) for pid in places if b"ray" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+def children() -> set[int]:
+    """The children of this process (known on Linux alone)."""
+    return {int(pid) for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()}
 
 
 @pytest.fixture(scope="session")

@@ -88,8 +88,10 @@ class Workers(Protocol):
     same_disk: bool
     """Whether every worker sees this machine's files."""
 
-    def run(self, job: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
-        """Yield the results of ``job(worker, shared, item)`` in the order of the items; errors name the item."""
+    def run(
+        self, function: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]
+    ) -> Iterator[Result]:
+        """Yield the results of ``function(worker, shared, item)`` in the order of the items; errors name the item."""
         ...
 
     def peak_memory(self) -> int:

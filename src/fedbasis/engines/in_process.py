@@ -19,11 +19,13 @@ class InProcess:
     def __init__(self, method: Method, device: torch.device | str = "cpu") -> None:
         self._worker = WorkerContext(method, device)
 
-    def run(self, job: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
+    def run(
+        self, function: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]
+    ) -> Iterator[Result]:
         """Yield the results in the order of the items, each made when it is asked for."""
         self._worker.cache.clear()
         for item in items:
-            yield job(self._worker, shared, item)
+            yield function(self._worker, shared, item)
 
     def peak_memory(self) -> int:
         """Return the most bytes that this process has held so far."""

@@ -81,7 +81,9 @@ class Pool:
         self._scratch: Path | None = None
         self._runs = 0
 
-    def run(self, job: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
+    def run(
+        self, function: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]
+    ) -> Iterator[Result]:
         """Yield the results in the order of the items; all workers are kept busy in the meantime."""
         scratch = self._start()
         self._runs += 1
@@ -89,7 +91,7 @@ class Pool:
         pack.write(shared_file, shared)
         answers: queue.SimpleQueue[tuple[_PendingTask, Any]] = queue.SimpleQueue()
         for number, (item, name) in enumerate(zip(items, names, strict=True)):
-            message = job, shared_file, item, scratch / f"result-{self._runs}-{number}"
+            message = function, shared_file, item, scratch / f"result-{self._runs}-{number}"
             self._pending.put(_PendingTask(number, name, message, answers))
         done: dict[int, tuple[Path, Any]] = {}
         finished = False
@@ -189,11 +191,11 @@ def _work(connection: Connection, method: bytes, device: str, threads: int) -> N
         try:
             if worker is None:
                 worker = WorkerContext(loads(method), device)
-            job, shared_file, item, result_file = loads(message)
+            function, shared_file, item, result_file = loads(message)
             if shared_file != known:
                 worker.cache.clear()
                 known, shared = shared_file, pack.mapped(shared_file)
-            state, answer = job(worker, shared, item)
+            state, answer = function(worker, shared, item)
             pack.write(result_file, state)
             data = dumps(answer)
         except Exception as error:  # noqa: BLE001  (it is raised again by the process that waits for it)

@@ -49,12 +49,12 @@ class MethodItem:
     """An item of any method's task."""
 
     method: Method
-    job: WorkFunction
+    function: WorkFunction
     item: Any
 
 
 def do_local_work(_: WorkerContext, shared: State, item: MethodItem) -> Result:
-    return item.job(WorkerContext(item.method), shared, item.item)
+    return item.function(WorkerContext(item.method), shared, item.item)
 
 
 class ForMethod:
@@ -65,8 +65,12 @@ class ForMethod:
     def __init__(self, cluster: Cluster, method: Method) -> None:
         self._cluster, self._method = cluster, method
 
-    def run(self, job: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
-        return self._cluster.run(do_local_work, shared, [MethodItem(self._method, job, item) for item in items], names)
+    def run(
+        self, function: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]
+    ) -> Iterator[Result]:
+        return self._cluster.run(
+            do_local_work, shared, [MethodItem(self._method, function, item) for item in items], names
+        )
 
     def close(self) -> None:
         self._cluster.close()

@@ -47,7 +47,9 @@ class RayWorker:
         """Return the name of this machine, and the versions that are installed there."""
         return socket.gethostname(), _versions()
 
-    def do(self, job: WorkFunction, number: int, block: NDArray[np.uint8], item: Any, *objects: Any) -> tuple[Any, Any]:
+    def do(
+        self, function: WorkFunction, number: int, block: NDArray[np.uint8], item: Any, *objects: Any
+    ) -> tuple[Any, Any]:
         """Do a task with the shared state of this number; return its small result, or an error, and its tensors."""
         try:
             if self._worker is None:
@@ -55,7 +57,9 @@ class RayWorker:
             if number != self._known:
                 self._worker.cache.clear()
                 self._known, self._shared = number, pack.unpacked(block.copy())  # the store is read-only
-            state, rest = job(self._worker, self._shared, insert(item, [from_arrays(arrays) for arrays in objects]))
+            state, rest = function(
+                self._worker, self._shared, insert(item, [from_arrays(arrays) for arrays in objects])
+            )
             return rest, pack.packed(state)
         except Exception as error:  # noqa: BLE001  (it is raised again by the process that waits for it)
             return error_to_send(error, f"at {socket.gethostname()}"), None
@@ -117,11 +121,13 @@ class Cluster:
         self._object_cache = ObjectCache(self._ray.put)
         self._runs, self._failed = 0, 0
 
-    def run(self, job: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
+    def run(
+        self, function: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]
+    ) -> Iterator[Result]:
         """Yield the results in the order of the items; all workers are kept busy in the meantime."""
         self._workers = self._workers or [self._start_worker() for _ in range(self.plan.count)]
         self._runs += 1
-        call = job, self._runs, self._ray.put(pack.packed(shared))
+        call = function, self._runs, self._ray.put(pack.packed(shared))
         waiting = deque(_PendingTask(i, name, item) for i, (item, name) in enumerate(zip(items, names, strict=True)))
         done: dict[int, _PendingTask] = {}
         finished = False
