@@ -1,4 +1,4 @@
-"""Named tensors on disk: safetensors files, written atomically and read with a sentence for what is wrong."""
+"""Named tensors on disk: safetensors files, written atomically; reading a damaged file is an ``InputError``."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from pflbed.files import replacing
 
 
 def write_tensors(path: Path, state: State, metadata: Mapping[str, str] | None = None) -> None:
-    """Write a state to one safetensors file (``group/name`` keys; the group "" is left out), atomically."""
+    """Write a state to one safetensors file, atomically; keys are ``group/name``, or ``name`` in the group ""."""
     flat = {f"{group}/{name}" if group else name: t for group, tensors in state.items() for name, t in tensors.items()}
     ready = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in flat.items()}
     with replacing(path) as temporary:
@@ -21,12 +21,12 @@ def write_tensors(path: Path, state: State, metadata: Mapping[str, str] | None =
             save_file(ready, temporary, dict(metadata or {}))
         except SafetensorError as error:  # not an OSError, even when the disk is full
             raise InputError(
-                f"The system must take the file {path}, but it refused ({error}); make room for it."
+                f"The file {path} must be written, but the system refused it ({error}); free some disk space."
             ) from error
 
 
 def read_tensors(path: Path) -> tuple[State, dict[str, str]]:
-    """Read a state and the file's metadata back; a damaged file gets a sentence."""
+    """Read a state and the file's metadata; a missing or damaged file is an ``InputError``."""
     state: State = {}
     try:
         with safe_open(path, framework="pt") as file:
@@ -46,14 +46,14 @@ def read_tensors(path: Path) -> tuple[State, dict[str, str]]:
 def load_weights(path: Path, expected: Mapping[str, torch.Size]) -> Tensors:
     """Read pretrained tensors for a network; only the classifier may be missing or of another shape."""
     state, _ = read_tensors(path)
-    found = state.get("", {})
-    usable = {name: tensor for name, tensor in found.items() if name in expected and tensor.shape == expected[name]}
-    lost = [name for name in expected if name not in usable]
-    if len({name.rpartition(".")[0] for name in lost}) > 1:
-        why = "has another shape" if lost[0] in found else "is missing"
+    weights = state.get("", {})
+    usable = {name: tensor for name, tensor in weights.items() if name in expected and tensor.shape == expected[name]}
+    missing = [name for name in expected if name not in usable]
+    if len({name.rpartition(".")[0] for name in missing}) > 1:
+        why = "has another shape" if missing[0] in weights else "is missing"
         raise InputError(
-            f"The weights {path} must fit the network in all but its classifier, but {len(lost)} of {len(expected)} "
-            f"tensors do not ('{lost[0]}' {why}); choose the matching network or file."
+            f"The weights {path} must fit the network in all but its classifier, but {len(missing)} of {len(expected)} "
+            f"tensors do not ('{missing[0]}' {why}); choose the matching network or file."
         )
     require_finite({"": usable}, f"The file {path}")
     return usable
