@@ -1,4 +1,4 @@
-"""Tables of a TOML file: unknown keys are refused, and everything that is wrong is said at once, in sentences."""
+"""Validate the tables of a TOML file: unknown keys are errors, and all errors are reported at once."""
 
 import tomllib
 from collections.abc import Mapping
@@ -13,13 +13,19 @@ from pflbed.errors import InputError, did_you_mean
 
 
 class ConfigSection(BaseModel):
-    """A part of the configuration: unknown keys are refused, "5" is no 5, a default counts as if it was written."""
+    """A table of the configuration: unknown keys are errors, types are strict ("5" is not 5), defaults are checked."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True)
 
 
 def read_toml(path: Path, what: str, hint: str) -> dict[str, Any]:
-    """Read a file; if there is none, the hint says where one comes from."""
+    """Read a TOML file.
+
+    Args:
+        path: The file.
+        what: What error messages call it.
+        hint: What to do if it does not exist.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -29,19 +35,19 @@ def read_toml(path: Path, what: str, hint: str) -> dict[str, Any]:
 
 
 def sentences(error: ValidationError, prefix: tuple[str, ...], root: type[BaseModel]) -> list[str]:
-    """Say what is wrong, a sentence for every key; ``prefix`` stands before the keys of ``root``."""
-    found: dict[str, str] = {}
+    """Return the errors of a validation, one sentence for every key; ``prefix`` is put before the keys of ``root``."""
+    problems: dict[str, str] = {}
     for detail in error.errors():
         key = ".".join((*prefix, *_place(root, detail["loc"])))
         if detail["type"] != "too_short" or not detail["input"]:  # pydantic also calls a list of bad items too short
-            found[key] = (
-                f"{found[key]} or {_sentence(detail, '', root)}" if key in found else _sentence(detail, key, root)
+            problems[key] = (
+                f"{problems[key]} or {_sentence(detail, '', root)}" if key in problems else _sentence(detail, key, root)
             )
-    return list(found.values())
+    return list(problems.values())
 
 
 def _place(root: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """Name the key, without the alternative of a union that pydantic tried."""
+    """Return the parts of the key, without the union member that pydantic appends."""
     field = _section(root, tuple(map(str, path[:1]))).model_fields.get(str(path[1])) if len(path) > 2 else None
     union = field is not None and get_origin(field.annotation) in (Union, UnionType)
     return [str(part) for part in (path[:2] if union else path)]
