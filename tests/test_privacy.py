@@ -186,11 +186,11 @@ class TestWhatIsRefused:
                 parse({"method": {"name": "fedavg"}, "privacy": {"noise_multiplier": 1.0}, **changed})
             return str(error.value)
 
-        assert "would count more" in problems(train={"weighting": "examples"})
-        assert "leave [aggregation] out" in problems(aggregation={"mean": "median"})
-        assert "leave [aggregation] out" in problems(aggregation={"clip": 1.0})
+        assert "would have a larger weight" in problems(train={"weighting": "examples"})
+        assert "remove [aggregation]" in problems(aggregation={"mean": "median"})
+        assert "remove [aggregation]" in problems(aggregation={"clip": 1.0})
         secret = {"noise_multiplier": 1.0, "noise_seed": "secret"}
-        assert "each of them predicts" in problems(privacy=secret, personalize={"whom": "participating"})
+        assert "results of each of them" in problems(privacy=secret, personalize={"whom": "participating"})
 
 
 class TestRounds:

@@ -132,7 +132,7 @@ class FactoredRates:
 
     @classmethod
     def of(cls, c: Tensor, rate: float, momentum: float, decay: float, per_model: bool) -> "FactoredRates":
-        """Compute them for a combination; with ``per_model``, ``rate`` is that of the combined model, not of a basis."""
+        """Compute them for a combination; with ``per_model``, ``rate`` is the combined model's, not each basis'."""
         squares = [float(s) for s in square_sums(c)]
         basis = [rate / s if per_model else rate for s in squares]
         theta = [rate if per_model else rate * s for s in squares]
