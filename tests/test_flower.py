@@ -166,7 +166,7 @@ def test_a_message_that_would_grow_to_ten_gigabytes_is_not_put_together(monkeypa
     monkeypatch.setattr(Array, "slice_array", lambda array: [(piece.object_id, piece)] * 10240)
     pieces = {key: part.deflate() for key, part in get_all_nested_objects(content).items()}
     assert sum(map(len, pieces.values())) < 2**21
-    with limited(2**24), pytest.raises(InputError, match="at most 16777216 bytes, but it claims 10737418240"):
+    with limited(2**24), pytest.raises(InputError, match="at most 16777216 bytes, but one array has 10737418240"):
         inflate_object_from_contents(content.object_id, pieces)
 
 
@@ -179,7 +179,7 @@ class TestSettings:
         ("text", "reason"),
         [
             ('clients = ["a"]', "'classes': field required"),
-            ('clients = ["a", "a"]\nclasses = ["x", "y"]', "'a' stands there twice"),
+            ('clients = ["a", "a"]\nclasses = ["x", "y"]', "'a' is there twice"),
             ('clients = ["a"]\nclasses = ["x", "y"]\ndownload = "int8"', "'download'"),
             ('clients = ["a"]\nclasses = ["x", "y"]\nminimum = 0.0', "'minimum'"),
             ("clients = ", "must be a TOML file"),
@@ -228,9 +228,9 @@ class TestProject:
             (["init", "{here}"], "must not exist yet"),
             (["init", "{here}/x", "--method", "fedfoo"], "There is no method 'fedfoo'"),
             (["init", "{here}/x", "--data", "{here}/nothing"], "must be digits4 or a folder"),
-            (["up", "{here}"], "it does not; 'fedbasis federation init' writes one"),
-            (["personalize", "{project}", "--node", "z"], "'z' does not; there are a, b"),
-            (["personalize", "{project}"], "must name a node that is new"),
+            (["up", "{here}"], "it does not; 'fedbasis federation init' writes them"),
+            (["personalize", "{project}", "--node", "z"], "'z' is not; there are a, b"),
+            (["personalize", "{project}"], "must have a new node"),
         ],
     )
     def test_mistakes_get_a_sentence(
@@ -284,8 +284,8 @@ class TestNode:
     @pytest.mark.parametrize(
         ("words", "reason"),
         [
-            ({"client": "b"}, "This node is a, but it was asked as b"),
-            ({"digest": "0"}, "changed on its way"),
+            ({"client": "b"}, "This node is a, but the request is for b"),
+            ({"digest": "0"}, "changed on the way"),
             ({"experiment": "other"}, "no experiment other"),
             ({"version": 5}, "cannot follow version 5"),
         ],
@@ -323,7 +323,7 @@ def test_the_server_remembers_whose_updates_it_used(tmp_path: Path) -> None:
     used.prune(2)
     again.rewind(2)
     assert (again.versions, again.checkpoint) == ({"a": 1, "b": 2}, 2)
-    with pytest.raises(InputError, match="must tell whose updates were used"):
+    with pytest.raises(InputError, match="must list the used updates"):
         again.rewind(1)
 
 
@@ -348,7 +348,7 @@ def test_a_round_tells_who_is_lost_and_why() -> None:
     told = stream.lost()
     assert (told["refused"], told["absent"]) == (["b", "d"], ["c"])
     assert told["reasons"]["c"] == "it sleeps."
-    with pytest.raises(InputError, match="none can be used; that of b: it lies"):
+    with pytest.raises(InputError, match="usable update, but there is none; the update of b: it lies"):
         list(UpdateStream(iter(updates[1:3]), 2, 1, None))
 
 

@@ -177,7 +177,7 @@ class TestWhatIsRefused:
         less = {"model": {n: t for n, t in server["model"].items() if n != name}}
         with pytest.raises(InputError, match=f"The update of b does not fit the network: '{name}' is missing"):
             mechanism().aggregate(method, server, [("a", Sent(server, {})), ("b", Sent(less, {}))], 7, 0)
-        with pytest.raises(InputError, match="none arrived in round 3"):
+        with pytest.raises(InputError, match="none was received in round 3"):
             mechanism().aggregate(method, server, [], 7, 2)
 
     def test_settings_that_break_the_promise(self) -> None:
@@ -186,11 +186,11 @@ class TestWhatIsRefused:
                 parse({"method": {"name": "fedavg"}, "privacy": {"noise_multiplier": 1.0}, **changed})
             return str(error.value)
 
-        assert "would count more" in problems(train={"weighting": "examples"})
-        assert "leave [aggregation] out" in problems(aggregation={"mean": "median"})
-        assert "leave [aggregation] out" in problems(aggregation={"clip": 1.0})
+        assert "would have a larger weight" in problems(train={"weighting": "examples"})
+        assert "remove [aggregation]" in problems(aggregation={"mean": "median"})
+        assert "remove [aggregation]" in problems(aggregation={"clip": 1.0})
         secret = {"noise_multiplier": 1.0, "noise_seed": "secret"}
-        assert "each of them predicts" in problems(privacy=secret, personalize={"whom": "participating"})
+        assert "results of each of them" in problems(privacy=secret, personalize={"whom": "participating"})
 
 
 class TestRounds:

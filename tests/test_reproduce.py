@@ -179,7 +179,7 @@ def test_when_no_run_ends_well_no_report_is_touched(tmp_path: Path) -> None:
     arguments = ["table-6", "--scale", "cpu", "--methods", "fedavg", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(app, ["reproduce", *arguments, "--cifar", str(tmp_path / "images")])
     assert isinstance(result.exception, InputError)
-    assert "One of 1 runs at least must end well" in str(result.exception)
+    assert "At least one of 1 runs must succeed" in str(result.exception)
     assert "fedavg on cifar10, seed 0:" in result.output
     assert (tmp_path / "out" / "report.html").read_text() == "of yesterday"
     assert not (tmp_path / "out" / "tables").exists()
@@ -276,7 +276,7 @@ UNFORESEEN = r"ZeroDivisionError: nobody foresaw this \(test_reproduce.py, line 
 
 
 @pytest.mark.parametrize(("at_once", "traps"), [
-    (1, {stumble: UNFORESEEN}), (2, {die: r"this one was ended \(exit code -9\)", stumble: UNFORESEEN})
+    (1, {stumble: UNFORESEEN}), (2, {die: r"this one died \(exit code -9\)", stumble: UNFORESEEN})
 ])  # fmt: skip
 def test_whatever_happens_to_a_job_is_its_own_failure(
     at_once: int, traps: dict[Callable[..., None], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

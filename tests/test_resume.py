@@ -346,7 +346,7 @@ def test_a_run_that_is_done_is_only_read(tmp_path: Path, dataset: Path) -> None:
     assert trial.train() == 0, trial.errors
     assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in trial.contents} == before
     text = (trial.folder / "stdout").read_text()
-    assert "is done already" in text
+    assert "is already done" in text
     assert "FedAvg" in text
     assert "Personalized accuracy" in text
     assert "validation" not in text  # no round was trained

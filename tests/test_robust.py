@@ -114,7 +114,7 @@ class TestMeans:
         assert torch.equal(averaged()["w"], whole["w"])
 
     def test_nothing_and_misfits_are_refused(self) -> None:
-        with pytest.raises(InputError, match="none arrived"):
+        with pytest.raises(InputError, match="none was received"):
             OrderedMean(Averaging("median")).result()
         mean = OrderedMean(Averaging("median"))
         mean.add({"w": torch.zeros(2)}, 1.0)
@@ -274,7 +274,7 @@ class TestConfiguration:
     def test_what_makes_no_sense_is_refused_with_a_sentence(self) -> None:
         examples = {"weighting": "examples"}
         assert not problems(aggregation={"mean": "median", "clip": 3.0})
-        assert "how many images they say" in problems(aggregation={"mean": "trimmed"}, train=examples)
+        assert "number of images that they report" in problems(aggregation={"mean": "trimmed"}, train=examples)
         assert "averages nothing" in problems(aggregation={"clip": 1.0}, method={"name": "local"})
         assert "aggregation.trim" in problems(aggregation={"trim": 0.5})
         assert "aggregation.mean" in problems(aggregation={"mean": "middle"})

@@ -178,7 +178,7 @@ class TestTasks:
 class TestErrors:
     def test_a_task_that_ends_every_process_gets_a_sentence(self, pool: Pool) -> None:
         names = ["client 1", "client 2", "client 3"]
-        with pytest.raises(InputError, match=rf"for client 2 ended its process {TRIES} times \(exit code 7\)\.$"):
+        with pytest.raises(InputError, match=rf"of client 2 ended its process {TRIES} times \(exit code 7\)\.$"):
             list(pool.run(deadly, {}, [1, 7, 3], names))
         with pytest.raises(InputError, match=r"for client 3 .* \(exit code -9\); there may be too little memory"):
             list(pool.run(deadly, {}, [1, 1, -9], names))

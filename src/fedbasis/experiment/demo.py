@@ -1,4 +1,4 @@
-"""The demonstration: FedAvg and FedBasis on the embedded Digits-4, then every new client served and scored."""
+"""The demonstration: FedAvg and FedBasis on the embedded Digits-4, with every new client personalized and scored."""
 
 import sys
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ NEW_CLIENT = "photo/n00"
 
 
 def experiments(seed: int = 0, fast: bool = False) -> list[Experiment]:
-    """Return the two experiments; ``fast`` shrinks them to half a minute, for trying the machinery only."""
+    """Return the two experiments; ``fast`` makes them small enough for half a minute, for tests of the software."""
     common: dict[str, Any] = {
         "seed": seed,
         "data": {"clients": 20, "new_clients": 10},

@@ -1,4 +1,4 @@
-"""Tables of a TOML file as classes: unknown keys are refused, and so are numbers beyond all reason."""
+"""Validate the tables of a TOML file: unknown keys and huge numbers are errors."""
 
 from typing import Self
 
@@ -9,7 +9,7 @@ LARGEST = 1e12
 
 
 class ConfigSection(BaseModel):
-    """A part of the configuration: unknown keys are refused, "5" is no 5, a default counts as if it was written."""
+    """A table of the configuration: unknown keys are errors, types are strict ("5" is not 5), defaults are checked."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True)
 

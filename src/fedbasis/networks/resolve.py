@@ -1,7 +1,7 @@
-"""From a name to an object: a built-in one, ``"package.module:Name"`` of the user's, or an entry point of a package.
+"""From a name to an object: a built-in one, ``"package.module:Name"``, or an entry point of an installed package.
 
-The same rule holds for networks and for methods. Naming code in one's own configuration runs it; code that a published
-artifact names is run only where the caller trusts it.
+Networks and methods are resolved in the same way. Code that your own configuration names is imported and run; code
+that a published artifact names is run only if the caller trusts the artifact.
 """
 
 import importlib
@@ -15,13 +15,13 @@ from pflbed.errors import InputError
 
 
 def resolve(name: str, known: Mapping[str, Any], group: str, what: str) -> Any:
-    """Find what a name means.
+    """Return the object that a name refers to.
 
     Args:
         name: A key of ``known``, ``"module:attribute"``, or the name of an entry point.
         known: The built-in objects.
         group: The group of entry points that packages may register in, such as ``fedbasis.methods``.
-        what: What errors call it, such as "method".
+        what: The kind of object for error messages, such as "method".
 
     Returns:
         The object.
@@ -30,11 +30,11 @@ def resolve(name: str, known: Mapping[str, Any], group: str, what: str) -> Any:
         return known[name]
     where, colon, attribute = name.partition(":")
     if not colon:
-        found = {point.name: point for point in entry_points(group=group)}
-        if name in found:
-            return found[name].load()
+        points = {point.name: point for point in entry_points(group=group)}
+        if name in points:
+            return points[name].load()
         raise InputError(
-            f"The {what} must be one of {', '.join([*known, *found])}, or your own as 'module:name', but it is "
+            f"The {what} must be one of {', '.join([*known, *points])}, or your own as 'module:name', but it is "
             f"'{name}'."
         )
     try:
@@ -46,9 +46,9 @@ def resolve(name: str, known: Mapping[str, Any], group: str, what: str) -> Any:
 
 
 def reference_of(thing: Any) -> str:
-    """Name an object so that ``resolve`` finds it again where its module can be imported.
+    """Return a name of an object that ``resolve`` can import.
 
-    Something that was defined in a script is named by the script's file, as if it was imported from there.
+    An object that was defined in a script is named by the script's file, as if it were imported from there.
     """
     kind = thing if hasattr(thing, "__qualname__") else type(thing)
     module = sys.modules.get(kind.__module__)

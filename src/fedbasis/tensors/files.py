@@ -62,7 +62,7 @@ def write_tensors(path: Path, state: State, metadata: Mapping[str, str] | None =
             save_file(ready, temporary, texts)
         except SafetensorError as error:  # not an OSError, even when the disk is full
             raise InputError(
-                f"The file {path} must be written, but it cannot be ({error}); free some space."
+                f"The file {path} must be written, but the system refused it ({error}); free some disk space."
             ) from error
 
 
@@ -140,12 +140,12 @@ def load_weights(path: Path, expected: Mapping[str, torch.Size]) -> Tensors:
     header, _ = read_header(path)
     found = header.get("", {})
     usable = {name for name, about in found.items() if name in expected and about.shape == expected[name]}
-    lost = [name for name in expected if name not in usable]
-    if len({name.rpartition(".")[0] for name in lost}) > 1:
-        why = "has another shape" if lost[0] in found else "is missing"
+    missing = [name for name in expected if name not in usable]
+    if len({name.rpartition(".")[0] for name in missing}) > 1:
+        why = "has another shape" if missing[0] in found else "is missing"
         raise InputError(
-            f"The weights {path} must fit the network in all but its classifier, but {len(lost)} of {len(expected)} "
-            f"tensors do not ('{lost[0]}' {why}); choose the matching network or file."
+            f"The weights {path} must fit the network in all but its classifier, but {len(missing)} of {len(expected)} "
+            f"tensors do not ('{missing[0]}' {why}); choose the matching network or file."
         )
     state, _ = read_tensors(path)
     weights = {name: tensor for name, tensor in state[""].items() if name in usable}

@@ -1,8 +1,8 @@
-"""A state as one block of bytes: what is written once and read by many processes without a copy for each.
+"""A state as one block of bytes that many processes can map into memory without a copy for each.
 
-A block is a short json header (group, name, type, shape and place of every tensor), then the tensors, each at a
-multiple of 64 bytes as torch itself lays them out. ``mapped`` shows a file's tensors where they lie: the processes that
-map one file share its memory, and a page is copied only where somebody writes to it.
+A block is a short json header (group, name, type, shape and offset of every tensor), then the tensors, each at a
+multiple of 64 bytes, as torch aligns them. ``mapped`` returns tensors that are views into a memory-mapped file: the
+processes that map one file share its memory, and a page is copied only when a process writes to it.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ def _rounded(size: int) -> int:
 
 
 def _parts(state: State, note: str, digest: bool = False) -> Iterator[bytes | memoryview]:
-    """Yield the header and the tensors' bytes, every one filled up to where the next begins."""
+    """Yield the header and the tensors' bytes, each padded to the alignment."""
     entries: list[list[Any]] = []
     tensors: list[Tensor] = []
     place = 0
@@ -68,7 +68,7 @@ def _digest(tensors: Iterable[Tensor]) -> str:
 
 
 def write(path: Path, state: State, note: str = "", digest: bool = False) -> None:
-    """Write a state, and a note beside it, to a file; with a digest, reading finds out whether it was changed."""
+    """Write a state to a file, with a short text in its header; with a digest, reading detects changes."""
     with path.open("wb") as file:
         _write(file, state, note, digest)
 
@@ -84,7 +84,7 @@ def packed(state: State) -> NDArray[np.uint8]:
 
 
 def unpacked(block: NDArray[np.uint8], where: str = "A block of tensors") -> State:
-    """Show the tensors of a block as they lie in it."""
+    """Return the tensors of a block as views into it."""
     return _unpacked(block, where)[0]
 
 
@@ -92,12 +92,12 @@ def _unpacked(block: NDArray[np.uint8], where: str) -> tuple[State, str]:
     start = len(MAGIC) + 8
     try:
         if bytes(block[: len(MAGIC)]) != MAGIC:
-            raise ValueError("it begins with other bytes")
+            raise ValueError("its first bytes are wrong")
         length = int.from_bytes(bytes(block[len(MAGIC) : start]), "little")
         header = parse_json(bytes(block[start : start + length]), where)
         first = _rounded(start + length)
         if len(block) != first + header["size"]:
-            raise ValueError("it has another length than it says")
+            raise ValueError("its length differs from its header")
         state: State = {group: {} for group in header["groups"]}
         for group, name, kind, shape, place in header["tensors"]:
             dtype: torch.dtype = DTYPES[kind]
@@ -120,22 +120,22 @@ def _map(file: Path | BinaryIO) -> NDArray[np.uint8]:
 
 
 def mapped(path: Path) -> State:
-    """Map a file's tensors into memory; who writes to them writes to a copy of one's own."""
+    """Map a file's tensors into memory, copy-on-write: writing to them does not change the file."""
     return unpacked(_map(path), f"The file {path}")
 
 
 def note_of(path: Path) -> str:
-    """Read what was noted beside a file's tensors."""
+    """Return the short text in a file's header."""
     return _unpacked(_map(path), f"The file {path}")[1]
 
 
 def on_disk(states: Iterable[State]) -> list[State]:
-    """Put states aside on disk as they come, and show them from there: all are at hand, none is held in memory."""
-    shown = []
+    """Write states to temporary files as they are produced, and return them mapped from there."""
+    stored = []
     for state in states:
-        with tempfile.TemporaryFile() as file:  # has no name; it is gone when nobody looks at its tensors any more
+        with tempfile.TemporaryFile() as file:  # it has no name and is deleted with the last of its tensors
             _write(file, state)
             file.flush()
             os.lseek(file.fileno(), 0, os.SEEK_SET)
-            shown.append(unpacked(_map(file)))
-    return shown
+            stored.append(unpacked(_map(file)))
+    return stored

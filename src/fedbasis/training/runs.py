@@ -1,7 +1,7 @@
 """A run is a folder named by the hash of its configuration: config, metrics, evaluation, checkpoint, bases, done.
 
-Everything in it appears whole or not at all, so a run can be killed at any moment and started again: it goes on from
-its last checkpoint and ends with the same bits. One process at a time works on a run.
+All files are written atomically, so a run can be killed at any moment and started again: it resumes from its last
+checkpoint and ends with the same bits. Only one process at a time can use a run.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from pflbed.files import replacing, write_json
 from pflbed.foreign import read_json_lines
 
 CHECKPOINT = "3"
-"""The format of checkpoints."""
+"""The format version of checkpoints."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """The places inside a run folder."""
+    """The paths in a run folder."""
 
     folder: Path
 
@@ -42,12 +42,12 @@ class Run:
 
     @property
     def evaluation(self) -> Path:
-        """One json line per new client, way, size and rate."""
+        """One json line per served client, way, size and rate."""
         return self.folder / "evaluation.jsonl"
 
     @property
     def results(self) -> Path:
-        """The scored table."""
+        """The table of results."""
         return self.folder / "results.json"
 
     @property
@@ -62,12 +62,12 @@ class Run:
 
     @property
     def about(self) -> Path:
-        """What reports print about the method: its title, its ways, its charts."""
+        """Texts about the method for reports: its title, the labels of its ways, its charts."""
         return self.folder / "method.json"
 
     @property
     def client_states(self) -> Path:
-        """What clients keep while the run trains."""
+        """The client states during training."""
         return self.folder / "client_states"
 
     @property
@@ -77,21 +77,21 @@ class Run:
 
     @property
     def federation(self) -> Path:
-        """The terms of a federation whose nodes hold the data; its server has bases, and no images to score."""
+        """The settings of a federation on real nodes; its server has bases, but no images to evaluate on."""
         return self.folder / "federation.json"
 
     @property
     def done(self) -> bool:
-        """Whether the run has ended."""
+        """Whether the run is complete."""
         return (self.folder / "done").exists()
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """Mark the end."""
+        """Mark the run as complete, with a short summary."""
         write_json(self.folder / "done", summary)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Work on the run alone; a second process is refused at once, and a killed one leaves no lock behind."""
+        """Hold the lock of the run; an error if another process holds it. A killed process releases it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("a") as file:
             try:
@@ -100,11 +100,14 @@ class Run:
                 raise InputError(
                     f"Only one process may train a run, but another is training {self.folder}; wait for it or stop it."
                 ) from None
-            for stale in (*self.folder.glob(".*.tmp"), *self.folder.glob("*/.*.tmp")):  # what a killed one was writing
+            for stale in (
+                *self.folder.glob(".*.tmp"),
+                *self.folder.glob("*/.*.tmp"),
+            ):  # files that a killed process was writing
                 if stale.is_dir():
                     shutil.rmtree(stale)
                 else:
-                    stale.unlink(missing_ok=True)  # it may have lain in a folder removed just now
+                    stale.unlink(missing_ok=True)  # its folder may have just been removed
             yield
 
     def save_checkpoint(self, server: State, rounds_done: int) -> None:
@@ -115,7 +118,7 @@ class Run:
         write_tensors(self.checkpoint, state, {"rounds_done": str(rounds_done), "format": CHECKPOINT}, digest=True)
 
     def load_checkpoint(self) -> tuple[State, int] | None:
-        """Read the last checkpoint, or the one before if that is damaged; nothing when there is none."""
+        """Return the state and the rounds of the last valid checkpoint, or None if there is none."""
         damaged: InputError | None = None
         for path in (self.checkpoint, self.previous_checkpoint):
             try:
@@ -149,23 +152,23 @@ def _read_checkpoint(path: Path) -> tuple[State, int]:
 
 
 def append_line(path: Path, record: dict[str, Any]) -> None:
-    """Add one json line."""
+    """Append one json line."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
 
 
 def sync(path: Path) -> None:
-    """Push a file to the disk."""
+    """Flush a file to disk."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read json lines up to the first one that is not whole, as a killed process leaves it."""
+    """Read json lines; an incomplete last line is ignored."""
     return list(read_json_lines(path, "The log"))
 
 
 def rewrite_lines(path: Path, records: list[dict[str, Any]]) -> None:
-    """Replace a file of json lines as a whole."""
+    """Replace a file of json lines, atomically."""
     with replacing(path) as temporary:
         temporary.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")

@@ -235,7 +235,7 @@ def test_a_run_that_is_stopped_and_goes_on(
 
 class TestErrors:
     def test_a_task_that_ends_every_worker(self, one: Cluster) -> None:
-        with pytest.raises(InputError, match=r"the one for b ended its process 3 times \(\w+\)\.$"):
+        with pytest.raises(InputError, match=r"the task of b ended its process 3 times \(\w+\)\.$"):
             list(one.run(misbehave, {}, ["", "deadly", ""], "abc"))
 
     @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")

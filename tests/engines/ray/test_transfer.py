@@ -85,10 +85,10 @@ def test_examples_and_what_a_client_keeps_arrive(tmp_path: Path) -> None:
     assert isinstance(got.data, Examples)
     assert torch.equal(got.data.pixels, data.pixels)
     assert torch.equal(got.data.labels, data.labels)
-    assert list(got.kept) == ["a", "empty"]
-    assert torch.equal(got.kept["a"]["w"], kept["a"]["w"])
-    assert got.kept["a"]["n"].shape == ()
-    got.kept["a"]["w"].zero_()
+    assert list(got.client_state) == ["a", "empty"]
+    assert torch.equal(got.client_state["a"]["w"], kept["a"]["w"])
+    assert got.client_state["a"]["n"].shape == ()
+    got.client_state["a"]["w"].zero_()
     got.data.pixels.zero_()
     assert kept["a"]["w"].any()
     assert data.pixels.any()
