@@ -176,7 +176,7 @@ def test_an_artifact_is_replaced_only_when_asked(bases: Path, tiny: Network) -> 
     with pytest.raises(InputError, match="must not exist yet"):
         artifact.save(bases, bases_of(tiny, 3), card_of(tiny))
     assert (bases / CARD).read_bytes() == before
-    artifact.save(bases, bases_of(tiny, 3), card_of(tiny), replace=True)
+    artifact.save(bases, bases_of(tiny, 3), card_of(tiny), overwrite=True)
     assert "basis_2" in artifact.load(bases, "bases")[1]
     assert list(bases.parent.iterdir()) == [bases]
 
@@ -193,7 +193,7 @@ def no_space_in_rust(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     ("place", "failing"),
     [
-        ("fedbasis.serving.artifact.save_file", no_space_in_rust),
+        ("fedbasis.tensors.files.save_file", no_space_in_rust),
         ("os.fsync", no_space),
         ("fedbasis.serving.artifact.write_json", no_space),
     ],
@@ -221,7 +221,7 @@ def test_the_method_of_a_card_is_checked(bases: Path) -> None:
             method_of(artifact.read_card(bases))
         assert "\n" not in str(refusal.value)
         edit(bases, lambda card: card.update(method="fedbasis", settings={"bases": 2}))
-    assert method_of(artifact.read_card(bases)).name == "fedbasis"
+    assert method_of(artifact.read_card(bases)).about.name == "fedbasis"
 
 
 def test_pretrained_weights_must_fit(tmp_path: Path, tiny: Network) -> None:

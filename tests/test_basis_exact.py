@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from conftest import shapes_examples
 from fedbasis.methods.fedbasis import coefficients
-from fedbasis.methods.fedbasis.aggregation import BasisMean, Upload
+from fedbasis.methods.fedbasis.aggregation import BasisMean
 from fedbasis.methods.fedbasis.bases import BasisSet, FactoredRates, rebuild
 from fedbasis.methods.fedbasis.learning import (
     CoefficientSettings,
@@ -22,6 +22,7 @@ from fedbasis.methods.fedbasis.learning import (
     train_bases,
     train_factored,
 )
+from fedbasis.methods.fedbasis.upload import Upload
 from fedbasis.networks.models import Network
 from fedbasis.networks.train import Examples, FlatAdam, Preprocessing, Recipe, batches
 from fedbasis.tensors.blocks import Layout, layout_of

@@ -117,12 +117,15 @@ def test_every_method_of_the_registry_is_in_the_battery() -> None:
 
 def test_every_method_says_what_it_is() -> None:
     for name, method in METHODS.items():
-        assert method.name == name
-        for word in (method.title, method.paper, method.sends, method.keeps, method.new_client):
+        about, ways = method.about, method.ways
+        assert about.name == name
+        for word in (about.title, about.paper, about.sends, about.keeps, about.new_client):
             assert word
-        assert method.ways
-        assert set(method.ways) <= set(all_ways(method))
-        assert set(method.rate_free) <= set(method.personalizers)
+        assert ways.default
+        assert set(ways.default) <= set(all_ways(method))
+        assert set(ways.rate_free) <= set(ways.own)
+        assert set(ways.head_only) <= set(ways.own)
+        assert set(ways.suffixes) <= set(all_ways(method))
 
 
 def test_a_method_is_one_short_file() -> None:
@@ -244,7 +247,7 @@ class TestEveryMethod:
         broken = [(name, _poisoned(sent) if i == 1 else sent) for i, (name, sent) in enumerate(updates)]
         if not any(t.is_floating_point() for tensors in broken[1][1].tensors.values() for t in tensors.values()):
             return  # nothing is sent that could be wrong
-        stream = UpdateStream(iter(broken), len(broken), 3, None)
+        stream = UpdateStream(iter(broken), len(broken), 3)
         got = method.aggregate(server, stream, 7)
         assert stream.refused == [updates[1][0]]
         assert same(got, method.aggregate(server, iter([u for i, u in enumerate(updates) if i != 1]), 7))

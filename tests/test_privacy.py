@@ -31,7 +31,7 @@ PROTECTED = [
     for variant in VARIANTS
     if variant in FIRST
     and VARIANTS[variant][0] != "fedbasis"
-    and not METHODS[VARIANTS[variant][0]].needs_single_updates
+    and not METHODS[VARIANTS[variant][0]].updates_type.needs_single_updates
 ]
 BASIS: dict[str, Any] = {"bases": 2, "init": "random", "warm_start": 0, "aggregation": "mean"}
 
@@ -47,7 +47,9 @@ def protected(variant: str, recipe: Recipe) -> Method:
 
 
 def mechanism(multiplier: float = 0.0, clip: float = 1e9, sampled: int = 4, secret: bool = False) -> Mechanism:
-    return Mechanism(multiplier, clip, 1e-3, sampled, sampled, secret)
+    return Mechanism(
+        multiplier=multiplier, clip=clip, delta=1e-3, clients=sampled, sampled=sampled, secret=secret
+    )
 
 
 def flat(state: State, start: State) -> torch.Tensor:
@@ -137,7 +139,7 @@ class TestEveryProtectedMethod:
         huge = {g: {n: 1e9 * torch.ones_like(t) for n, t in named.items()} for g, named in sent.tensors.items()}
         broken = {g: {n: t * float("nan") for n, t in named.items()} for g, named in sent.tensors.items()}
         made, seen = mechanism(0.0, 0.5), []
-        method.from_average = lambda server, mean, seed: seen.append(mean) or server  # type: ignore[method-assign,func-returns-value]
+        method.updates.from_average = lambda server, mean, seed: seen.append(mean) or server  # type: ignore[method-assign,func-returns-value]
         for tensors in (sent.tensors, huge, broken):
             made.aggregate(method, server, iter([("a", Sent(tensors, sent.numbers)), *rest]), 7, 0)
         made.aggregate(method, server, iter(rest), 7, 0)
@@ -155,17 +157,17 @@ class TestWhatIsRefused:
         }  # fmt: skip
         for name in sorted(FIRST):
             if VARIANTS[name][0] not in refused:
-                make(name, recipe).require_mean()
+                make(name, recipe).updates.require_average()
                 continue
             with pytest.raises(InputError, match=r"\[privacy\] protects what is averaged"):
-                make(name, recipe).require_mean()
+                make(name, recipe).updates.require_average()
 
     def test_fedbasis_by_usage_or_with_a_warm_start(self, recipe: Recipe) -> None:
         plain = make("fedavg", recipe)
-        basis(plain).require_mean()
+        basis(plain).updates.require_average()
         for changed in ({"aggregation": "usage"}, {"init": "pretrained", "warm_start": 0.3}):
             with pytest.raises(InputError, match="set warm_start = 0"):
-                basis(plain, **changed).require_mean()
+                basis(plain, **changed).updates.require_average()
 
     def test_what_is_no_change_of_what_was_received(self, recipe: Recipe) -> None:
         method = make("fedavg", recipe)

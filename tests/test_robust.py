@@ -25,7 +25,7 @@ from test_methods import FIRST, HOLDS, VARIANTS, clients, clone, finite, make, r
 TRIED = [v for v in VARIANTS if v in FIRST or v in ("fedbasis-full", "fedbasis-joint", "fedbasis-random")]
 FREE = {"fedbasis-joint"}
 """Its clients move every basis in a direction of its own."""
-KINDS = {"trimmed": Averaging("trimmed", 0.25), "median": Averaging("median")}
+KINDS = {"trimmed": Averaging(kind="trimmed", trim=0.25), "median": Averaging(kind="median")}
 ONES = partial(torch.ones, 1, dtype=torch.float64)
 ROUND: dict[str, tuple[State, list[tuple[str, Sent]]]] = {}
 
@@ -102,7 +102,7 @@ class TestMeans:
 
     def test_many_numbers_are_looked_at_in_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def averaged() -> dict[str, torch.Tensor]:
-            mean = OrderedMean(Averaging("median"))
+            mean = OrderedMean(Averaging(kind="median"))
             for i in range(5):
                 mean.add({"w": self.values[i].float().view(3, 11), "none": torch.empty(0)}, 1.0)
             return mean.result()
@@ -115,15 +115,15 @@ class TestMeans:
 
     def test_nothing_and_misfits_are_refused(self) -> None:
         with pytest.raises(InputError, match="none arrived"):
-            OrderedMean(Averaging("median")).result()
-        mean = OrderedMean(Averaging("median"))
+            OrderedMean(Averaging(kind="median")).result()
+        mean = OrderedMean(Averaging(kind="median"))
         mean.add({"w": torch.zeros(2)}, 1.0)
         with pytest.raises(InputError, match="shape"):
             mean.add({"w": torch.zeros(3)}, 1.0, "The update of b")
 
     def test_single_models_are_brought_into_range(self) -> None:
         models = [{"w": torch.tensor([float(i), -float(i)])} for i in (0, 1, 2, 3, 1000)]
-        bounded = [model["w"].tolist() for model in Averaging("trimmed", 0.2).clamp_models(models)]
+        bounded = [model["w"].tolist() for model in Averaging(kind="trimmed", trim=0.2).clamp_models(models)]
         assert bounded == [[1, -1], [1, -1], [2, -2], [3, -3], [3, -3]]
         assert Averaging().clamp_models(models) is models
 
@@ -154,7 +154,7 @@ class TestEveryMethod:
         assert same(plain, far.aggregate(server, clip_updates(far, server, iter(updates)), 7))
         near = with_(Averaging(clip=1e-2), variant, recipe)
         for client, sent in clip_updates(near, server, iter(updates)):
-            moved = differences(sent.tensors, near.reference(server, client, sent.tensors))
+            moved = differences(sent.tensors, near.updates.reference(server, client, sent.tensors))
             length = sum(float(t.square().sum()) for named in moved.values() for t in named.values()) ** 0.5
             assert length <= 1.01e-2
         if variant == "local":
@@ -180,7 +180,7 @@ class TestEveryMethod:
                 with_(KINDS["trimmed"], variant, recipe)
             return
         server, updates = a_round(variant, recipe)
-        got = with_(Averaging("trimmed", 0.0), variant, recipe).aggregate(server, iter(updates), 7)
+        got = with_(Averaging(kind="trimmed", trim=0.0), variant, recipe).aggregate(server, iter(updates), 7)
         close(got, make(variant, recipe, rounds=3).aggregate(server, iter(updates), 7))
 
     @pytest.mark.parametrize("kind", KINDS)
@@ -214,7 +214,7 @@ class TestBases:
         method = make("fedbasis-random", recipe)
         server = method.init(7)
         bases = BasisSet.from_state(method.task.layout, server)
-        mean = OrderedBases(bases, True, Averaging("trimmed", 0.25))
+        mean = OrderedBases(bases, True, Averaging(kind="trimmed", trim=0.25))
         rng, rows, theirs = np.random.default_rng(0), len(method.task.layout.blocks), []
         for i in range(12):
             group = int(i >= 8)
@@ -287,7 +287,7 @@ class TestConfiguration:
         assert other.digest("") != plain.digest("")
 
     def test_every_method_says_whether_it_averages(self) -> None:
-        assert [name for name, method in METHODS.items() if not method.averages] == ["local"]
+        assert [name for name, method in METHODS.items() if not method.updates_type.averages] == ["local"]
 
 
 def test_a_stream_stays_a_stream(recipe: Recipe) -> None:

@@ -108,7 +108,7 @@ def test_summary_equals_the_formula_by_hand(dataset: Path, tmp_path: Path) -> No
     prepared = prepare(small(dataset))
     run = execute(prepared, tmp_path)
     records = read_lines(run.evaluation)
-    for row in summarize("fedavg", records, prepared.new):
+    for row in summarize(type(prepared.method), records, prepared.new):
         scores = []
         for record in records:
             if (record["how"], record["size"], record["rate"]) != (row.how, row.size, row.rate):

@@ -66,11 +66,11 @@ def test_poisoned_test_labels_change_scores_and_nothing_else(dataset: Path, tmp_
 
 @pytest.mark.parametrize("method", ["ditto", "apfl", "l2gd", "lg-fedavg", "fedper", "fedrep", "fed-mtl", "local"])
 def test_a_client_that_took_part_is_scored_with_what_it_kept(dataset: Path, tmp_path: Path, method: str) -> None:
-    serve = {"whom": "participating", "ways": ["kept"]}
+    serve = {"whom": "participating", "ways": ["client-state"]}
     prepared = prepare(parse(raw(dataset, method, personalize=serve, data={"new_clients": 0, "split": [80, 0, 5, 15]})))
     run = execute(prepared, tmp_path)
     (row,) = json.loads(run.results.read_text())
-    assert (row["how"], row["size"]) == ("kept", "M")
+    assert (row["how"], row["size"]) == ("client-state", "M")
     # The same by hand: two rounds, and every client's last own model.
     algorithm, seed = prepared.method, prepared.experiment.seed
     server, kept = algorithm.init(seed), dict[str, Any]()
@@ -85,7 +85,7 @@ def test_a_client_that_took_part_is_scored_with_what_it_kept(dataset: Path, tmp_
             updates.append((name, sent))
         server = algorithm.aggregate(server, updates, seed)
     for name, client in prepared.served.items():
-        mine, shared = kept[name][algorithm.own], algorithm.model(server)
+        mine, shared = kept[name][algorithm.state_group], algorithm.model(server)
         own = {**shared, **mine}
         if method == "apfl":
             own = {n: (shared[n] + mine[n]) / 2 if n in algorithm.task.parameters else mine[n] for n in mine}
@@ -98,14 +98,14 @@ def test_a_client_that_took_part_is_scored_with_what_it_kept(dataset: Path, tmp_
 
 def test_kept_is_refused_where_there_is_nothing_of_its_own(dataset: Path) -> None:
     for method, whom in (("fedavg", "participating"), ("ditto", "new")):
-        with pytest.raises(InputError, match=r"personalize\.ways holds 'kept'"):
-            parse(raw(dataset, method, personalize={"whom": whom, "ways": ["kept"]}))
+        with pytest.raises(InputError, match=r"personalize\.ways holds 'client-state'"):
+            parse(raw(dataset, method, personalize={"whom": whom, "ways": ["client-state"]}))
     with pytest.raises(InputError, match=r"data\.new_clients is 0, so there is nobody to serve"):
         parse(raw(dataset, data={"new_clients": 0, "split": [80, 0, 5, 15]}))
 
 
 def test_methods_that_say_what_they_keep_can_be_served_with_it() -> None:
-    named = {name for name, method in METHODS.items() if method.own}
+    named = {name for name, method in METHODS.items() if method.state_group}
     assert named == {
         "local", "pfedme", "ditto", "apfl", "l2gd", "lg-fedavg", "fedper", "fedrep", "fedbn", "fed-mtl", "fedfomo",
         "fedamp",
@@ -148,13 +148,13 @@ def test_a_lent_training_ends_with_the_bits_of_ones_own(dataset: Path, tmp_path:
 def test_what_clients_keep_is_not_lent(dataset: Path, tmp_path: Path) -> None:
     plain = prepare(parse(raw(dataset, "ditto", personalize={"whom": "participating", "ways": ["ditto"]})))
     execute(plain, tmp_path)
-    kept = prepare(parse(raw(dataset, "ditto", personalize={"whom": "participating", "ways": ["kept"]})))
+    kept = prepare(parse(raw(dataset, "ditto", personalize={"whom": "participating", "ways": ["client-state"]})))
     assert kept.training_digest == plain.training_digest
     assert reuse_training(kept, tmp_path) is None
 
 
 def test_a_curve_of_clients_that_took_part_ends_where_their_results_are(dataset: Path, tmp_path: Path) -> None:
-    serve = {"whom": "participating", "ways": ["kept"]}
+    serve = {"whom": "participating", "ways": ["client-state"]}
     run = execute(prepare(parse(raw(dataset, "ditto", personalize=serve, train={"serve_every": 2}))), tmp_path)
     (row,) = json.loads(run.results.read_text())
     assert read_lines(run.metrics)[-1]["served"] == row["last"]

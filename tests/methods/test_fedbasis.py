@@ -40,7 +40,7 @@ class TestLimits:
             "rate": rate,
         }
         task = make("fedavg", recipe, weighting=weighting).task
-        method = METHODS["fedbasis"](fedbasis_config(**config), task)
+        method = METHODS["fedbasis"].build(fedbasis_config(**config), task)
         server, _, _ = run_rounds(method, clients())
         assert same({"basis_0": average["model"]}, server)
 
@@ -84,7 +84,7 @@ class TestLimits:
     def test_upload_is_one_model_and_a_few_numbers(self, recipe: Recipe) -> None:
         from fedbasis.tensors.params import nbytes
 
-        basis = METHODS["fedbasis"](fedbasis_config(bases=4, init="random", warm_start=0), make("fedavg", recipe).task)
+        basis = METHODS["fedbasis"].build(fedbasis_config(bases=4, init="random", warm_start=0), make("fedavg", recipe).task)
         server = basis.init(0)
         sent, kept = basis.client_update(
             server, None, shapes_examples(12), Context(0, "c", basis.task.network.workspace())
@@ -142,9 +142,9 @@ def test_too_few_clients_for_the_bases_are_refused_at_once(recipe: Recipe) -> No
 def test_random_bases_take_no_pretrained_weights(recipe: Recipe) -> None:
     task = replace(make("fedavg", recipe).task, weights={"fc.bias": torch.zeros(3)})
     with pytest.raises(InputError, match="takes no pretrained weights"):
-        METHODS["fedbasis"](fedbasis_config(bases=2, init="random", warm_start=0), task)
+        METHODS["fedbasis"].build(fedbasis_config(bases=2, init="random", warm_start=0), task)
     with pytest.raises(InputError, match="at least 2 rounds"):
-        METHODS["fedbasis"](fedbasis_config(bases=2), replace(task, rounds=1))
+        METHODS["fedbasis"].build(fedbasis_config(bases=2), replace(task, rounds=1))
 
 
 def test_random_bases_of_two_seeds_share_nothing(recipe: Recipe) -> None:
@@ -204,7 +204,7 @@ def test_own_statistics_come_with_an_own_classifier_only(recipe: Recipe) -> None
     server, _, _ = run_rounds(method, clients())
     context = Context(7, "new", method.task.network.workspace())
     plan, data = Adaptation(epochs=2, rate=0.05), shapes_examples(12)
-    frozen = METHODS["fedbasis"](method.config.model_copy(update={"new_client_statistics": "frozen"}), method.task)
+    frozen = METHODS["fedbasis"].build(method.config.model_copy(update={"new_client_statistics": "frozen"}), method.task)
     for how, alike in (("coefficients", True), ("coefficients+classifier", False)):
         own = personalize(method, server, how, data, context, plan).last.tensors
         theirs = personalize(frozen, server, how, data, context, plan).last.tensors

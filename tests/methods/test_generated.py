@@ -15,7 +15,7 @@ from conftest import shapes_examples
 from fedbasis.methods.base import Adaptation, Context, Task
 from fedbasis.methods.fedavg import FedAvg
 from fedbasis.methods.knn_per import GRID, KNNPer, KNNPerConfig
-from fedbasis.methods.pfedgp import PFedGP, PFedGPConfig, hold_out
+from fedbasis.methods.pfedgp import PFedGP, PFedGPConfig
 from fedbasis.methods.pfedgp.gp_tree import (
     ELSEWHERE,
     LEFT,
@@ -29,6 +29,7 @@ from fedbasis.methods.pfedgp.gp_tree import (
 )
 from fedbasis.methods.pfedhn import PFedHN, PFedHNConfig
 from fedbasis.methods.pfedhn.hypernetwork import pull_back
+from fedbasis.networks.hold_out import hold_out
 from fedbasis.networks.models import Network
 from fedbasis.networks.train import Examples, Recipe, batches, predict
 from fedbasis.serving.personalize import personalize
@@ -74,7 +75,7 @@ class TestPFedHN:
     ) -> None:
         """With one plain local step d theta = -eta grad: the server then descends on the clients' mean loss."""
         single = replace(recipe, epochs=1, batch=64, momentum=0.0, decay=0.0)
-        method = PFedHN(self.config, make_task(single, weighting=weighting))
+        method = PFedHN.build(self.config, make_task(single, weighting=weighting))
         data, server, module = clients(3), self.shaken(method), method.task.network.build()
         after, _, _ = run_rounds(method, data, server, rounds=range(1))
         leaves = {name: t.clone().requires_grad_() for name, t in server["hypernetwork"].items()}
@@ -125,7 +126,7 @@ class TestPFedHN:
             torch.testing.assert_close(got["model"][name], tensor, rtol=0, atol=0 if exact else 1e-6)
 
     def test_every_client_starts_from_the_initial_model(self, recipe: Recipe) -> None:
-        method = PFedHN(self.config, make_task(recipe, "batch"))
+        method = PFedHN.build(self.config, make_task(recipe, "batch"))
         server = method.init(7)
         for client in ("a/b", "a%2Fb", "c"):
             assert same(method.broadcast(server, client), {"model": method.task.initial(7)})
@@ -133,7 +134,7 @@ class TestPFedHN:
 
     def test_clients_keep_their_embeddings_apart(self, recipe: Recipe) -> None:
         """A name with a slash and the escape of it are two clients; one that was not sampled keeps its first draw."""
-        method = PFedHN(self.config, make_task(recipe))
+        method = PFedHN.build(self.config, make_task(recipe))
         server = self.shaken(method)
         first = {client: method.embedding(server, client) for client in ("a/b", "a%2Fb", "c")}
         data = {"a/b": shapes_examples(9), "a%2Fb": shapes_examples(9, 1)}
@@ -148,7 +149,7 @@ class TestPFedHN:
 
     @pytest.mark.parametrize("norm", ["none", "batch"])
     def test_a_new_embedding_is_learned_as_by_autograd(self, recipe: Recipe, norm: str) -> None:
-        method = PFedHN(self.config, make_task(recipe, norm))
+        method = PFedHN.build(self.config, make_task(recipe, norm))
         server, _, _ = run_rounds(method, clients(), self.shaken(method), rounds=range(1))
         data = shapes_examples(12, seed=5)
         context, learned, _ = new_client(
@@ -226,7 +227,7 @@ class TestKNNPer:
         pixels = shapes_examples(300, 1, seed=8).pixels
         got = method.serving.probabilities(context.model, learned, pixels)
         context.model.load(average.model(wanted))
-        assert torch.equal(got, average.probabilities(context.model, {}, pixels))
+        assert torch.equal(got, average.serving.probabilities(context.model, {}, pixels))
 
     def test_the_nearest_neighbour_alone_gives_its_label(self, recipe: Recipe) -> None:
         method, server = self.trained(recipe, lam=1.0, k=1)
@@ -362,6 +363,11 @@ class TestGaussianProcess:
         assert float(left.exp()) == pytest.approx(0.5, abs=1e-12)
 
 
+def half_of_every_class(labels: Tensor, generator: torch.Generator) -> Tensor:
+    """What pFedGP holds out, drawn as it draws: of every class half, rounded down."""
+    return hold_out(labels, lambda rows: rows // 2, lambda rows: torch.randperm(rows, generator=generator))
+
+
 def blobs(count: int, classes: int, seed: int = 0, spread: float = 0.3, width: int = 4) -> tuple[Tensor, Tensor]:
     centres = 3 * torch.randn(classes, width, generator=torch_generator("centres"))
     labels = torch.arange(count) % classes
@@ -480,7 +486,7 @@ class TestPFedGP:
         for _ in range(recipe.epochs):
             rows = torch.randperm(14, generator=order)
             features, labels = body(inputs[rows]), data.labels[rows]
-            held = hold_out(labels, 0.5, posterior)
+            held = half_of_every_class(labels, posterior)
             if objective == "marginal":
                 whole = GPTree(Kernel(), features, labels, tree)
                 loss = whole.marginal_loss(whole.sample(4, 2, posterior))
@@ -530,7 +536,7 @@ class TestPFedGP:
         labels = torch.tensor([0] * 6 + [1] * 3 + [2])
         seen = set()
         for seed in range(5):
-            held = hold_out(labels, 0.5, torch_generator(seed))
+            held = half_of_every_class(labels, torch_generator(seed))
             assert [int(held[labels == label].sum()) for label in range(3)] == [3, 1, 0]
             seen.add(tuple(held.tolist()))
         assert len(seen) > 1

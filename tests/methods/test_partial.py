@@ -28,7 +28,7 @@ Train = Callable[[nn.Module, Examples, Recipe, torch.Generator], None]
 
 
 def build(name: str, recipe: Recipe, norm: str = "batch", weighting: Any = "uniform", **config: Any) -> Method:
-    task = Task(Network("cnn-small", 3, 12, {"norm": norm}), recipe, len(SCHEDULE), weighting)
+    task = Task(Network("cnn-small", 3, 12, {"norm": norm}), recipe, len(SCHEDULE), weighting=weighting)
     return METHODS[name].build(METHODS[name].Config(**config), task)
 
 
@@ -243,7 +243,7 @@ class TestFedRep:
         server, _ = federate(method, clients(3))
         context = Context(SEED, "new", method.task.network.workspace())
         _, kept = method.client_update(server, None, data, context)
-        plan = Adaptation(4, recipe.rate, recipe.decay, recipe.momentum, 64)
+        plan = Adaptation(epochs=4, rate=recipe.rate, decay=recipe.decay, momentum=recipe.momentum, batch=64)
         probe = personalize(method, server, "lp", data, context, plan).last.tensors
         assert kept is not None
         assert close({name: probe[name] for name in kept["personal"]}, kept["personal"], 1e-5)

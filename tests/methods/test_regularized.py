@@ -92,7 +92,7 @@ def quadratic(monkeypatch: pytest.MonkeyPatch) -> Task:
     """Full batches, plain SGD, eight steps a round on one-pixel images; the loss is squared in this test."""
     monkeypatch.setattr(train, "F", SimpleNamespace(cross_entropy=squared))
     preprocessing = Preprocessing(1, (0.5, 0.5, 0.5), (0.29, 0.29, 0.29))
-    recipe = Recipe(preprocessing, epochs=8, batch=100, rate=0.2, momentum=0.0, decay=0.0)
+    recipe = Recipe(preprocessing=preprocessing, epochs=8, batch=100, rate=0.2, momentum=0.0, decay=0.0)
     return Task(Network(f"{__name__}:linear", 2, 1), recipe, rounds=3)
 
 

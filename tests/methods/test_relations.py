@@ -35,7 +35,7 @@ def task_of(norm: str = "batch", weighting: Any = "uniform", **recipe: Any) -> T
         Network("cnn-small", 3, 12, {"norm": norm, "width": 4}),
         Recipe(preprocessing=Preprocessing(12), **settings),
         4,
-        weighting,
+        weighting=weighting,
     )
 
 
