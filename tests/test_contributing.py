@@ -7,11 +7,11 @@ from types import ModuleType
 
 import pytest
 
-import test_methods
+from battery import SENT, VARIANTS, clients, make, run_rounds, same
 from fedbasis.cli.display import methods_markdown
 from fedbasis.methods import METHODS
 from fedbasis.networks.train import Recipe
-from test_methods import SENT, VARIANTS, clients, make, run_rounds, same
+from methods import test_every_method
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,7 +33,10 @@ def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.usefixtures("example")
 def test_the_example_passes_the_battery(recipe: Recipe, tmp_path: Path) -> None:
-    battery, name = test_methods.TestEveryMethod(), "fedavgm"  # not by its own name, or pytest collects it here too
+    battery, name = (
+        test_every_method.TestEveryMethod(),
+        "fedavgm",
+    )  # by its module, or pytest collects it here too
     battery.test_lowers_the_loss(name, recipe)
     battery.test_leaves_random_state_inputs_and_skeleton_alone(name, recipe)
     battery.test_a_client_does_not_feel_who_came_before_it(name, recipe)
