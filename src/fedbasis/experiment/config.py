@@ -17,7 +17,8 @@ from fedbasis.experiment.protection import AggregationConfig, PrivacyConfig, unp
 from fedbasis.experiment.toml import ConfigSection, read_toml, sentences
 from fedbasis.methods import METHODS, find_method
 from fedbasis.methods.base import Adaptation, Method, MethodConfig
-from fedbasis.networks.models import MODELS
+from fedbasis.networks.models import MODELS, NETWORKS
+from fedbasis.networks.resolve import all_names
 from fedbasis.networks.train import Augment, Preprocessing, Recipe
 from fedbasis.serving.personalize import CLIENT_STATE, all_ways
 from pflbed import Spec
@@ -99,8 +100,8 @@ class ModelConfig(ConfigSection):
     @field_validator("name")
     @classmethod
     def _is_known(cls, name: str) -> str:
-        if name not in MODELS and ":" not in name:
-            raise ValueError(f"there is no such network{did_you_mean(name, list(MODELS))}")
+        if ":" not in name and name not in (names := all_names(MODELS, NETWORKS)):
+            raise ValueError(f"there is no such network{did_you_mean(name, names)}")
         return name
 
 

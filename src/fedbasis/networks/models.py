@@ -23,6 +23,8 @@ from fedbasis.tensors.seeding import seed_for
 from pflbed.errors import InputError
 from pflbed.images import Resolution
 
+NETWORKS = "fedbasis.networks"
+"""The group of entry points by which a package offers networks."""
 NetworkSource = str | Callable[..., nn.Module] | nn.Module
 """A name, a factory, or a module."""
 
@@ -282,7 +284,7 @@ class Network:
     def _factory(self) -> Callable[..., nn.Module] | nn.Module:
         if self.source is not None:
             return self.source
-        found: Callable[..., nn.Module] | nn.Module = resolve(self.name, MODELS, "fedbasis.networks", "network")
+        found: Callable[..., nn.Module] | nn.Module = resolve(self.name, MODELS, NETWORKS, "network")
         return found
 
 
