@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import cases
-from fedbasis.engines.in_process import Serial
+from fedbasis.engines.in_process import Serial as Serial  # noqa: PLC0414  (tests import it from here)
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Method, Sent, Task
 from fedbasis.networks.models import Network

@@ -18,6 +18,7 @@ from battery import (
     SENT,
     SLOW,
     VARIANTS,
+    Serial,
     clients,
     clone,
     finite,
@@ -26,7 +27,6 @@ from battery import (
     same,
     trained,
 )
-from fedbasis.engines.in_process import Serial
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context, Sent
 from fedbasis.networks.train import Recipe

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedbasis.engines.in_process import Serial
+from battery import Serial
 from fedbasis.methods.base import Adaptation, Context
 from fedbasis.networks.train import Recipe
 from fedbasis.serving.personalize import personalize

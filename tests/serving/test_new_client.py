@@ -12,7 +12,7 @@ from serving.artifacts import edit
 
 def test_the_method_of_a_card_is_checked(bases: Path) -> None:
     for change, expected in (
-        ({"method": "fedcat"}, "made by 'fedcat'"),
+        ({"method": "fedcat"}, "must be one of local, .* but it is 'fedcat'"),
         ({"settings": {"bases": 2, "colour": "red", "tau": -1}}, "but (colour|tau): "),
         ({"settings": {"bases": "many"}}, "but bases: "),
     ):

@@ -9,8 +9,7 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from battery import FIRST, VARIANTS, clients, finite, make, run_rounds, same
-from fedbasis.engines.in_process import Serial
+from battery import FIRST, VARIANTS, Serial, clients, finite, make, run_rounds, same
 from fedbasis.experiment.protection import PrivacyConfig
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Method, Sent

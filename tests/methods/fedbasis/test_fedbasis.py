@@ -140,7 +140,7 @@ def test_communicating_every_step_makes_one_step_a_round_and_keeps_psi(recipe: R
 def test_watching_reports_cosine_at_every_step(recipe: Recipe) -> None:
     method = make("fedbasis-random", recipe)
     seen: list[float] = []
-    context = Context(7, "c", method.task.network.workspace(), 0, lambda bases, psi: seen.append(bases.cosine()[0]))
+    context = Context(7, "c", method.task.network.workspace(), 0, lambda numbers: seen.append(numbers["cosine"]))
     method.client_update(method.init(7), None, shapes_examples(16), context)
     steps = 2 * 2 * recipe.epochs  # two batches an epoch, coefficients and bases
     assert len(seen) == steps
@@ -149,15 +149,19 @@ def test_watching_reports_cosine_at_every_step(recipe: Recipe) -> None:
 
 
 def test_the_plain_entropy_is_that_of_psi_whatever_the_temperature(recipe: Recipe) -> None:
+    """What is sent is ``softmax(psi / tau)``; its power tau, made a share again, is ``softmax(psi)``."""
     method = make("fedbasis-random", recipe)
-    assert method.config.model_dump()["tau"] < 1
-    seen: list[torch.Tensor] = []
-    context = Context(7, "c", method.task.network.workspace(), 0, lambda bases, psi: seen.append(psi.clone()))
+    tau = method.config.model_dump()["tau"]
+    assert tau < 1
+    seen: list[float] = []
+    context = Context(7, "c", method.task.network.workspace(), 0, lambda numbers: seen.append(numbers["plain_entropy"]))
     sent, _ = method.client_update(method.init(7), None, shapes_examples(16), context)
-    powers = seen[-1].double().exp()
+    powers = sent.tensors["coefficients"]["alpha"].double() ** tau
     shares = powers / powers.sum(1, keepdim=True)
     expected = float((-shares * shares.log()).sum(1).mean())
     assert sent.numbers["plain_entropy"] == pytest.approx(expected, rel=1e-5)
+    assert seen[-1] == pytest.approx(expected, rel=1e-5)
+    assert seen[0] > expected  # the client began with equal shares
     sharpened = [value for key, value in sent.numbers.items() if key.startswith("entropy/")]
     assert sum(sharpened) / len(sharpened) < 0.95 * expected
 

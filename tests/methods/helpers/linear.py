@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from battery import Serial
 from fedbasis.engines.client_state import ClientStates
-from fedbasis.engines.in_process import Serial
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Method, Sent, Task
 from fedbasis.networks.train import Examples

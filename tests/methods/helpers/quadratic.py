@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from battery import Serial
 from fedbasis.engines.client_state import ClientStates
-from fedbasis.engines.in_process import Serial
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Context, Method, Task
 from fedbasis.methods.fedavg import FedAvg

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedbasis.engines.in_process import Serial
+from battery import Serial
 from fedbasis.methods.base import Adaptation, Context, Method, Sent, Task
 from fedbasis.networks.models import Network
 from fedbasis.networks.train import Examples, Preprocessing, Recipe, local_sgd
