@@ -6,26 +6,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import settings
-from PIL import Image
 
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Examples, Preprocessing, Recipe
+from fedbasis.networks.train import Preprocessing, Recipe
 from helpers import gone, wait_until
+from shapes import write_images
 
 if TYPE_CHECKING:
     from fedbasis.engines.ray.connection import RayConnection
 
+pytest.register_assert_rewrite("battery", "methods.helpers")  # their assertions explain themselves, too
 torch.set_num_threads(1)
 settings.register_profile("steady", deadline=None, derandomize=True)  # no test is timed, and none depends on luck
 settings.load_profile("steady")
 
 LONGEST = (
     "test_federation.py",
-    "test_methods.py",
+    "test_every_method.py",
     "test_reproduce.py",
     "test_resume.py",
     "test_pool.py",
@@ -39,44 +39,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
-CLASSES = ("circle", "cross", "square")
-
-
-def draw(label: int, domain: int, rng: np.random.Generator, size: int = 12) -> np.ndarray:
-    """Draw a small real shape: the class is its form, the domain its colours and noise."""
-    canvas = np.zeros((size, size), dtype=bool)
-    y, x = np.mgrid[:size, :size]
-    cy, cx = rng.uniform(4.5, 6.5, 2)
-    radius = rng.uniform(3.0, 4.0)
-    distance = np.hypot(y - cy, x - cx)
-    if label == 0:
-        canvas = np.abs(distance - radius) < 1.0
-    elif label == 1:
-        canvas = (np.abs(y - cy) < 1.0) | (np.abs(x - cx) < 1.0)
-    else:
-        canvas = (np.maximum(np.abs(y - cy), np.abs(x - cx)) - radius + 0.5).__abs__() < 0.8
-    ink, paper = ((230, 230, 230), (20, 20, 20)) if domain == 0 else ((40, 90, 200), (250, 220, 120))
-    image = np.where(canvas[..., None], np.array(ink), np.array(paper)) + rng.normal(0, 12, (size, size, 3))
-    return np.clip(image, 0, 255).astype(np.uint8)
-
-
-def shapes_examples(count: int, domain: int = 0, seed: int = 0, classes: int = 3) -> Examples:
-    rng = np.random.default_rng(seed)
-    labels = np.arange(count) % classes
-    pixels = np.stack([draw(int(label), domain, rng) for label in labels])
-    return Examples(torch.from_numpy(pixels), torch.from_numpy(labels))
-
-
-def write_images(root: Path, per_class: int, domain: int = 0, seed: int = 0, classes: int = 3) -> Path:
-    """Write a client's folder <class>/<image>."""
-    rng = np.random.default_rng(seed)
-    for label, name in enumerate(CLASSES[:classes]):
-        (root / name).mkdir(parents=True, exist_ok=True)
-        for i in range(per_class):
-            Image.fromarray(draw(label, domain, rng)).save(root / name / f"{i:03d}.png")
-    return root
-
-
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset folder <domain>/<class>/<image> with two domains and three classes."""
@@ -86,10 +48,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test reads or writes the user's cache; decoded images are shared within a session."""
-    monkeypatch.setenv("FEDBASIS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDBASIS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,8 @@ from fedbasis.experiment.toml import ConfigSection
 from fedbasis.methods import METHODS, find_method
 from fedbasis.methods.base import Adaptation, Method, MethodConfig
 from fedbasis.methods.problems import problem_lines, problems_error
-from fedbasis.networks.models import MODELS
+from fedbasis.networks.models import MODELS, NETWORKS
+from fedbasis.networks.resolve import all_names
 from fedbasis.networks.train import Augment, Preprocessing, Recipe
 from fedbasis.networks.weights import weights_path
 from fedbasis.serving.personalize import CLIENT_STATE, all_ways
@@ -110,8 +111,8 @@ class ModelConfig(ConfigSection):
     @field_validator("name")
     @classmethod
     def _is_known(cls, name: str) -> str:
-        if name not in MODELS and ":" not in name:
-            raise ValueError(f"there is no such network{did_you_mean(name, list(MODELS))}")
+        if ":" not in name and name not in (names := all_names(MODELS, NETWORKS)):
+            raise ValueError(f"there is no such network{did_you_mean(name, names)}")
         return name
 
 

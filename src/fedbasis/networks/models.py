@@ -24,6 +24,8 @@ from fedbasis.tensors.seeding import seed_for
 from pflbed.errors import InputError
 from pflbed.images import Resolution
 
+NETWORKS = "fedbasis.networks"
+"""The group of entry points by which a package offers networks."""
 NetworkSource = str | Callable[..., nn.Module] | nn.Module
 """A network as users give it: its name, a factory, or an ``nn.Module``."""
 
@@ -314,7 +316,7 @@ class Network:
     def _factory(self) -> Callable[..., nn.Module] | nn.Module:
         if self.source is not None:
             return self.source
-        factory: Callable[..., nn.Module] | nn.Module = resolve(self.name, MODELS, "fedbasis.networks", "network")
+        factory: Callable[..., nn.Module] | nn.Module = resolve(self.name, MODELS, NETWORKS, "network")
         return factory
 
 
