@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from fedbasis.engines.in_process import Serial
+from fedbasis.engines.in_process import InProcess
+from fedbasis.engines.simulation import Simulation
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Method, Task
 from fedbasis.methods.fedbasis.config import FedBasisConfig
@@ -44,9 +45,9 @@ def methods_of(network: Network, batch: int) -> dict[str, Method]:
     )
     basis = METHODS["fedbasis"]
     return {
-        "FedAvg": METHODS["fedavg"](None, Task(network, two, rounds=2)),
-        "FedBasis": basis(FedBasisConfig(**BASES), Task(network, one, rounds=2)),
-        "K-fold": basis(KFold(**BASES, upload="full", aggregation="mean"), Task(network, one, rounds=2)),
+        "FedAvg": METHODS["fedavg"].build(None, Task(network, two, rounds=2)),
+        "FedBasis": basis.build(FedBasisConfig(**BASES), Task(network, one, rounds=2)),
+        "K-fold": basis.build(KFold(**BASES, upload="full", aggregation="mean"), Task(network, one, rounds=2)),
     }
 
 
@@ -55,7 +56,7 @@ def measured(network: Network, samples: int, batch: int, repeats: int) -> dict[s
     data = shared_out(*random_images(CLIENTS * samples, network.resolution, network.classes), CLIENTS)
     rounds = {}
     for name, method in methods_of(network, batch).items():
-        engine, server = Serial(method, data, 0), method.init(0)
+        engine, server = Simulation(InProcess(method), data, 0), method.init(0)
         rounds[name] = lambda m=method, e=engine, s=server: m.aggregate(s, e.map(s, list(data), 0), 0)
     return taking_turns(rounds, repeats)
 

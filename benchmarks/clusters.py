@@ -9,7 +9,8 @@ from collections import Counter
 
 import torch
 
-from fedbasis.engines.in_process import Serial
+from fedbasis.engines.in_process import InProcess
+from fedbasis.engines.simulation import Simulation
 from fedbasis.experiment import prepare
 from fedbasis.experiment.demo import experiments
 from fedbasis.methods.fedbasis import FedBasis
@@ -21,7 +22,7 @@ def main() -> None:
     prepared = prepare(experiments(0)[1])
     method = prepared.method
     clients = {name: prepared.clients[name] for name in prepared.benchmark.participating}
-    engine = Serial(method, {name: client.train for name, client in clients.items()}, seed=0)
+    engine = Simulation(InProcess(method), {name: client.train for name, client in clients.items()}, seed=0)
     assert isinstance(method, FedBasis)
     server, last = method.init(0), method.warm_rounds - 1
     for number in range(last):

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import torch
 
-from fedbasis.engines.in_process import Serial
+from fedbasis.engines.in_process import InProcess
+from fedbasis.engines.simulation import Simulation
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Task
 from fedbasis.networks.models import Network
@@ -30,14 +31,14 @@ def measured(batch: int, rounds: int, repeats: int) -> dict[str, float]:
     data = shared_out(*random_images(CLIENTS * SAMPLES, PIXELS), CLIENTS)
     ready = [floats(images) for images in data.values()]
     recipe = Recipe(preprocessing=Preprocessing(PIXELS), epochs=1, batch=batch)
-    method = METHODS["fedavg"](None, Task(Network("plain:logistic", 10, PIXELS), recipe, rounds))
+    method = METHODS["fedavg"].build(None, Task(Network("plain:logistic", 10, PIXELS), recipe, rounds))
     model, start = prepared(logistic(10), Variant())
     numbers = itertools.count()
 
     def ours() -> None:
         run = Run(Path(folder) / str(next(numbers)))
         run.folder.mkdir()
-        train(method, Serial(method, data, 0), list(data), 0, run, participation=SAMPLED)
+        train(method, Simulation(InProcess(method), data, 0), list(data), 0, run, participation=SAMPLED)
 
     def by_hand() -> None:
         state = start
