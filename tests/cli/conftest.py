@@ -6,20 +6,13 @@ from pathlib import Path
 import pytest
 
 from helpers.cli_images import write_images
-from helpers.cli_running import CONFIG, Ended, main
+from helpers.cli_running import CONFIG, Ended, run_command, succeed
 
 
 @pytest.fixture
-def fedbasis(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
+def fedbasis() -> Callable[..., Ended]:
     """Run a command in this process."""
-
-    def run(*argv: object) -> Ended:
-        capsys.readouterr()
-        code = main(["fedbasis", *map(str, argv)], monkeypatch)
-        out, errors = capsys.readouterr()
-        return Ended(code, out, errors)
-
-    return run
+    return run_command
 
 
 @pytest.fixture
@@ -47,8 +40,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
     (folder / "config.toml").write_text(CONFIG.format(data=dataset), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDBASIS_CACHE", str(folder / "cache"))
-        command = ["fedbasis", "train", str(folder / "config.toml"), "--out", str(folder / "runs")]
-        assert main(command, patch) == 0
+        succeed("train", folder / "config.toml", "--out", folder / "runs")
     (run,) = (folder / "runs").iterdir()
     return run
 
@@ -63,7 +55,5 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def personal(trained: Path, mine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A personal model, made by the command line."""
     out = tmp_path_factory.mktemp("personal") / "model"
-    command = ["fedbasis", "personalize", str(trained), "--data", str(mine), "--out", str(out)]
-    with pytest.MonkeyPatch.context() as patch:
-        assert main(command, patch) == 0
+    succeed("personalize", trained, "--data", mine, "--out", out)
     return out

@@ -16,7 +16,7 @@ def test_methods_lists_the_registry(fedbasis: Callable[..., Ended]) -> None:
     ended = fedbasis("methods")
     assert ended.code == 0
     for name, method in METHODS.items():
-        assert f"{name} ({method.paper})" in ended.out
+        assert f"{name} ({method.about.paper})" in ended.out
 
 
 def test_every_option_of_every_command_is_explained(

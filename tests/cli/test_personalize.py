@@ -11,6 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from fedbasis.serving import artifact
+from fedbasis.serving.tables import from_record
 from helpers.cli_artifacts import DAMAGES, edit, no_space, no_space_in_rust
 from helpers.cli_images import write_images
 from helpers.cli_running import Ended, broken_folder
@@ -25,8 +26,9 @@ def test_personalize_shows_what_was_learned(
     assert "Accuracy on 6 held-out images" in ended.out
     assert "% before" in ended.out
     assert "% after 20 epochs of coefficients+classifier on 24 images" in ended.out
-    blocks = artifact.read_card(tmp_path / "model").learned["alpha"]
-    for block, shares in blocks.items():
+    table = from_record(artifact.read_card(tmp_path / "model").learned["alpha"], "the card")
+    assert table.rows
+    for block, shares in table.rows.items():
         (row,) = [line for line in ended.out.splitlines() if line.strip(" │").startswith(f"{block} ")]
         assert row.count("█") + sum(row.count(part) for part in "▏▎▍▌▋▊▉") > 0
         assert all(f"{share:.2f}" in row for share in shares)
@@ -48,7 +50,7 @@ def test_personalize_twice_is_the_same_bytes(
     assert one.pop("model") == str(tmp_path / "one")
     assert two.pop("model") == str(tmp_path / "two")
     assert one == two
-    assert one.keys() == {"how", "epoch", "images", "held_out", "before", "after", "alpha", "skipped"}
+    assert one.keys() == {"how", "epoch", "images", "held_out", "before", "after", "learned", "skipped"}
     assert (one["images"], one["held_out"], one["skipped"]) == (24, 6, [])
     fedbasis("personalize", trained, "--data", mine, "--out", tmp_path / "three", "--seed", 1)
     assert (tmp_path / "three/tensors.safetensors").read_bytes() != (tmp_path / "one/tensors.safetensors").read_bytes()
@@ -88,7 +90,7 @@ def test_every_way_to_personalize(
     argv = ("--data", mine, "--out", tmp_path / "model", "--how", how, "--epochs", 2, "--keep", "best", "--json")
     ended = fedbasis("personalize", trained, *argv)
     assert ended.code == 0, ended.errors
-    assert bool(json.loads(ended.out)["alpha"]) == how.startswith("coefficients")
+    assert ("alpha" in json.loads(ended.out)["learned"]) == how.startswith("coefficients")
     assert fedbasis("predict", tmp_path / "model", mine).code == 0
 
 
@@ -153,9 +155,9 @@ def test_one_kind_of_artifact_is_not_taken_for_the_other(
     ("change", "expected"),
     [
         ({"method": "fedavg", "settings": {}}, "must hold 'model'"),
-        ({"method": "fedprox9"}, "made by 'fedprox9'"),
+        ({"method": "fedprox9"}, "made with the method 'fedprox9', whose code would be run"),
         ({"settings": {"bases": 2, "taau": 1}}, "taau"),
-        ({"settings": {"bases": 3}}, "it tells of 3 bases and there are 2"),
+        ({"settings": {"bases": 3}}, "they say 3 bases and there are 2"),
     ],
 )
 def test_bases_that_are_not_what_their_card_says_are_refused(
@@ -240,4 +242,4 @@ def test_learning_that_diverges_writes_no_model(
 def test_an_unknown_way_is_refused(trained: Path, mine: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     sentence = refused("personalize", trained, "--data", mine, "--out", tmp_path / "out", "--how", "magic")
     assert "none, lp, ft, ft-prox, bn, coefficients, coefficients+classifier, " in sentence
-    assert "not by 'magic'" in sentence
+    assert "but it is 'magic'" in sentence

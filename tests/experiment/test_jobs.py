@@ -6,13 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fedbasis.experiment import Observer, Prepared
+from fedbasis.experiment import Prepared
 from fedbasis.experiment import jobs as jobs_module
 from fedbasis.experiment.config import read
 from fedbasis.experiment.jobs import RunJob, carry_out, execute_all
@@ -20,8 +19,9 @@ from fedbasis.studies import studies
 from fedbasis.studies.base import Setup
 from fedbasis.studies.plan import plan
 from fedbasis.studies.scales import SCALES
-from fedbasis.training.runs import Run
-from helpers.cli_trials import CONFIG, METHODS, MOMENTS, Trial, living, sentences, wait_until
+from fedbasis.training.events import ignore
+from fedbasis.training.runs import Run, read_lines
+from helpers.cli_trials import CONFIG, METHODS, MINUTES, MOMENTS, Trial, living, sentences, wait_until
 from pflbed.errors import InputError
 
 DEMO = """
@@ -58,12 +58,13 @@ def test_stopped_experiments_leave_no_process_behind(
         if number == signal.SIGINT:
             for other in others:  # a terminal's Ctrl-C reaches every process, but only the first one acts on it
                 os.kill(other, number)
-            time.sleep(0.3)
+            seen = rounds(tmp_path)
+            wait_until(lambda: all(now > before for now, before in zip(rounds(tmp_path), seen, strict=True)))
             assert others <= set(living(demo.pid))
             os.killpg(demo.pid, number)
         else:
             os.kill(demo.pid, number)
-        assert demo.wait(timeout=20) == code
+        assert demo.wait(MINUTES) == code
         wait_until(lambda: not living(demo.pid))
     finally:
         if living(demo.pid):
@@ -77,6 +78,11 @@ def test_stopped_experiments_leave_no_process_behind(
         assert sentences(text) == 1
 
 
+def rounds(folder: Path) -> list[int]:
+    """How many rounds of every run are over."""
+    return [len(read_lines(path)) for path in sorted(folder.glob("runs/*/metrics.jsonl"))]
+
+
 def test_an_experiment_that_fails_ends_the_others_and_says_why(tmp_path: Path, dataset: Path) -> None:
     trial = Trial(tmp_path, dataset, "fedavg")
     assert trial.train(MOMENTS["half a checkpoint, warm-up"]) == -signal.SIGKILL
@@ -86,7 +92,7 @@ def test_an_experiment_that_fails_ends_the_others_and_says_why(tmp_path: Path, d
     )
     plans = [read(config), read(trial.config)]
     with trial.run.locked(), pytest.raises(InputError, match="another is training"):
-        execute_all(plans, tmp_path / "runs", [Observer(), Observer()])
+        execute_all(plans, tmp_path / "runs", [ignore, ignore])
     assert multiprocessing.active_children() == []
 
 
@@ -113,7 +119,7 @@ def test_whatever_happens_to_a_job_is_its_own_failure(
     jobs = [
         RunJob(experiment.model_copy(update={"seed": seed}), post_step=after) for seed, after in enumerate(post_steps)
     ]
-    results = dict(carry_out(jobs, tmp_path, [Observer()] * len(jobs), at_once))
+    results = dict(carry_out(jobs, tmp_path, [ignore] * len(jobs), at_once))
     assert sorted(results) == list(range(len(jobs)))
     for number, sentence in enumerate(traps.values()):
         assert isinstance(results[number], InputError)

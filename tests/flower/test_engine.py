@@ -40,10 +40,10 @@ def test_a_round_tells_who_is_lost_and_why() -> None:
     updates: list[tuple[str, Sent | NoUpdate]] = [
         ("a", sent), ("b", NoUpdate("it lies.")), ("c", NoUpdate("it sleeps.", answered=False)), ("d", nan),
     ]  # fmt: skip
-    stream = UpdateStream(iter(updates), 4, 1, None)
+    stream = UpdateStream(iter(updates), 4, 1)
     assert [client for client, _ in stream] == ["a"]
-    told = stream.lost()
+    told = stream.left_out()
     assert (told["refused"], told["absent"]) == (["b", "d"], ["c"])
     assert told["reasons"]["c"] == "it sleeps."
     with pytest.raises(InputError, match="none can be used; that of b: it lies"):
-        list(UpdateStream(iter(updates[1:3]), 2, 1, None))
+        list(UpdateStream(iter(updates[1:3]), 2, 1))

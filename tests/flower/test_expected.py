@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 pytest.importorskip("flwr")
 
-from fedbasis.engines.in_process import Serial
+from fedbasis.engines.in_process import InProcess
+from fedbasis.engines.simulation import Simulation
 from fedbasis.flower.expected import Expected, read_block, rehearsed
 from fedbasis.flower.payload import pack_state
 from fedbasis.networks.train import Recipe
@@ -23,7 +24,7 @@ class TestExpected:
     @pytest.mark.parametrize("variant", sorted(FIRST))
     def test_a_rehearsal_knows_what_every_method_sends(self, variant: str, recipe: Recipe) -> None:
         method, data = make(variant, recipe, rounds=2), clients(2)
-        engine, server, first = Serial(method, data, seed=7), method.init(7), next(iter(data))
+        engine, server, first = Simulation(InProcess(method), data, seed=7), method.init(7), next(iter(data))
         for number in range(2):
             expected = rehearsed(method, method.broadcast(server, first), 3, number)
             sent = dict(engine.map(server, list(data), number))

@@ -1,5 +1,7 @@
 """Run the command line in this process, and make what its tests need."""
 
+import contextlib
+import io
 import shutil
 import sys
 from dataclasses import dataclass
@@ -31,13 +33,23 @@ class Ended:
     errors: str
 
 
-def main(argv: list[str], patch: pytest.MonkeyPatch) -> int:
-    """Run the command line and return its exit code."""
-    patch.setattr(sys, "argv", argv)
-    with pytest.raises(SystemExit) as end:
-        cli.main()
+def run_command(*argv: object) -> Ended:
+    """Run a command of the command line in this process; what it prints is returned."""
+    out, errors = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        patch.setattr(sys, "argv", ["fedbasis", *map(str, argv)])
+        patch.setattr(sys.modules["__main__"], "__package__", "", raising=False)  # else usage is "python -m pytest ..."
+        with pytest.raises(SystemExit) as end:
+            cli.main()
     assert isinstance(end.value.code, int)
-    return end.value.code
+    return Ended(end.value.code, out.getvalue(), errors.getvalue())
+
+
+def succeed(*argv: object) -> str:
+    """Run a command that must end well; return what it printed."""
+    ended = run_command(*argv)
+    assert ended.code == 0, ended.errors
+    return ended.out
 
 
 def broken_folder(tmp_path: Path, kind: str) -> Path:

@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 
 import pflbed
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Method, ValueTable
 from fedbasis.report import write_report
 from fedbasis.report.groups import Group, grouped
 from fedbasis.report.runs import read_runs
+from fedbasis.serving.personalize import all_ways, label, label_of
+from fedbasis.serving.tables import as_record
 from fedbasis.training.runs import Run
 from pflbed import Spec, Table
 
@@ -23,6 +27,16 @@ SHARES = {"S": 0.5, "M": 1.0}
 CONFIG: dict[str, Any] = {"seed": 0, "data": {"sizes": {"M": 1.0, "S": 0.5}}, "train": {"rounds": 3}}
 
 
+LEARNED = {
+    "alpha": as_record(
+        ValueTable(
+            title="Coefficients",
+            columns=["basis 1", "basis 2"],
+            rows={"one": [0.25, 0.75], "two": [1.0, 0.0]},
+            shares=True,
+        )
+    )
+}
 Scores = dict[str, dict[str, list[float]]]  # way -> size -> accuracy of every new client
 
 
@@ -37,6 +51,13 @@ def benchmark_of(
     return pflbed.build(table, Spec(clients_per_domain=2, new_clients_per_domain=2, sizes=SHARES, seed=seed))
 
 
+def describe(folder: Path, method: type[Method]) -> None:
+    """Write what a method tells about itself, as a training does."""
+    labels = {way: label_of(method, way) for way in all_ways(method)}
+    about = {"title": method.about.title, "labels": labels, "charts": dict(method.about.charts)}
+    (folder / "method.json").write_text(json.dumps(about))
+
+
 def make_run(
     folder: Path, method: str, scores: Scores, *, domains: tuple[str, ...] = ("ink", "chalk"),
     classes: tuple[str, ...] = ("cat", "dog"), seed: int = 0, rounds: int = 3,
@@ -47,12 +68,14 @@ def make_run(
     config = {**CONFIG, "seed": seed, "method": {"name": method, **(settings or {})}}
     config["data"] = {**config["data"], "source": f"images/{data}"}
     (folder / "config.json").write_text(json.dumps(config))
+    if method in METHODS:
+        describe(folder, METHODS[method])
     lines: list[dict[str, Any]] = []
     for number in range(1, rounds + 1):
         line: dict[str, Any] = {"round": number, "rounds": 3, "clients": 4, "refused": [], "seconds": 2.0, "loss": 1.0}
         line |= {"bytes_up": 1000, "bytes_down": 1000 * number, "validation": None if number == 1 else 0.5}
         if method == "fedbasis":
-            line |= {"phase": "bases" if number > 1 else "warm-up"}
+            line |= {"phase": "bases" if number > 1 else "warm start"}
             line |= {"cosine": {"network": 0.9, "one": 0.8, "two": 1.0}} if number > 1 else {}
             line |= {"entropy": {"one": 0.2, "two": 0.4}} if number > 2 else {}
         lines.append(line)
@@ -66,8 +89,8 @@ def make_run(
             per_client = dict(zip(benchmark.new, values, strict=True))
             mean = float(np.mean(values))
             rows.append({
-                "method": method, "how": how, "size": size, "rate": 0.01, "last": mean, "best": mean + 0.02,
-                "delta": 0.02, "last_global": 0.5, "seconds": 1.5, "per_client": per_client,
+                "method": method, "label": label(method, how), "how": how, "size": size, "rate": 0.01, "last": mean,
+                "best": mean + 0.02, "delta": 0.02, "last_global": 0.5, "seconds": 1.5, "per_client": per_client,
             })  # fmt: skip
             for client in benchmark.new:
                 for rate in (0.01, 0.05):
@@ -83,8 +106,7 @@ def make_run(
                         "validation": [0.5, 0.6],
                         "losses": [float("nan"), 1.0],
                     }
-                    alpha = {"alpha": {"one": [0.25, 0.75], "two": [1.0, 0.0]}} if "coefficients" in how else {}
-                    records.append(record | alpha)
+                    records.append(record | ({"learned": LEARNED} if "coefficients" in how else {}))
     (folder / "evaluation.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (folder / "results.json").write_text(json.dumps(rows))
     benchmark.save(folder / "benchmark")

@@ -86,7 +86,7 @@ def test_an_unfinished_seed_is_shown_and_keeps_its_group_out_of_the_comparison(t
 def test_other_data_and_other_clients_stand_in_tables_of_their_own(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / name, name, {"ft": {"S": SCORES[0]}}) for name in ("fedavg", "fedprox")]
     runs.append(make_run(tmp_path / "other", "fedavg", {"ft": {"S": SCORES[1]}}, data="e2"))
-    kept = make_run(tmp_path / "kept", "ditto", {"kept": {"S": SCORES[2]}}, data="e2")
+    kept = make_run(tmp_path / "kept", "ditto", {"client-state": {"S": SCORES[2]}}, data="e2")
     config = json.loads(kept.config.read_text())
     kept.config.write_text(json.dumps({**config, "personalize": {"whom": "participating"}}))
     groups = groups_of([*runs, kept])

@@ -113,4 +113,4 @@ def test_runs_on_other_clients_are_not_compared(tmp_path: Path) -> None:
     groups = groups_of([first, other, third])
     assert caveats(groups)[0].startswith("FedAvg did not serve the same clients as the rest")
     marked = {head.text for head, cells in results(groups).rows if any(cell.best for cell in cells)}
-    assert marked == {"FedBasis", "mine"}
+    assert marked == {"FedBasis", "mine + coefficients+classifier"}

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from fedbasis.experiment import Observer
 from fedbasis.studies import STUDIES, studies
 from fedbasis.studies.base import Setup
 from fedbasis.studies.plan import plan
 from fedbasis.studies.run import carry_out_plan, write_all
 from fedbasis.studies.scales import SCALES
+from fedbasis.training.events import ignore
 from fedbasis.training.runs import Run, read_lines
 from helpers.cli_reproduce import reproduce
+from helpers.cli_trials import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +142,7 @@ def test_killed_at_any_moment_it_goes_on_and_ends_the_same(tmp_path: Path) -> No
         [sys.executable, "-c", CHILD, "reproduce", *command, str(outs[1])],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    while child.poll() is None and not list((outs[1] / "runs").glob("*/checkpoint.safetensors")):
-        pass
+    wait_until(lambda: child.poll() is not None or any((outs[1] / "runs").glob("*/checkpoint.safetensors")))
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert not (outs[1] / "tables").exists()  # it was stopped before its end
@@ -163,7 +163,7 @@ def test_a_run_that_fails_stops_no_other_and_leaves_its_cells_empty(tmp_path: Pa
     items = plan(chosen, setup)
     lost = replace(items[0].request, raw={**items[0].request.raw, "data": {"source": str(tmp_path / "nowhere")}})
     ended: list[int] = []
-    done = carry_out_plan([replace(items[0], request=lost), items[1]], tmp_path, 1, lambda *_: Observer(), ended.append)
+    done = carry_out_plan([replace(items[0], request=lost), items[1]], tmp_path, 1, lambda *_: ignore, ended.append)
     assert ended == [0, 1]
     assert [item.request.name for item, _ in done.failed] == ["fedavg"]
     assert "nowhere" in str(done.failed[0][1])
