@@ -117,15 +117,9 @@ def test_a_client_that_took_part_is_scored_with_what_it_kept(dataset: Path, tmp_
 
 def test_kept_is_refused_where_there_is_nothing_of_its_own(dataset: Path) -> None:
     for method, whom in (("fedavg", "participating"), ("ditto", "new")):
-<<<<<<<< HEAD:tests/test_serving.py
-        with pytest.raises(InputError, match=r"personalize\.ways has 'kept'"):
-            parse(raw(dataset, method, personalize={"whom": whom, "ways": ["kept"]}))
-    with pytest.raises(InputError, match=r"data\.new_clients is 0, so there are no clients to serve"):
-========
         with pytest.raises(InputError, match=r"personalize\.ways holds 'client-state'"):
             parse(raw(dataset, method, personalize={"whom": whom, "ways": ["client-state"]}))
     with pytest.raises(InputError, match=r"data\.new_clients is 0, so there is nobody to serve"):
->>>>>>>> 0c7d5fdbdaf61dce80e0f4d90037dadaa5063d5e:tests/serving/test_evaluation.py
         parse(raw(dataset, data={"new_clients": 0, "split": [80, 0, 5, 15]}))
 
 

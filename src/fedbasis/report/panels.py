@@ -13,7 +13,7 @@ from fedbasis.report.figures import Line
 from fedbasis.report.groups import ClientScores, Group
 from fedbasis.report.runs import RunData, domain_of, domains_of, sizes_of, validation_curve
 from fedbasis.report.svg import Sheet
-from fedbasis.report.tables import UNLEARNED
+from fedbasis.serving.personalize import UNTRAINED
 from pflbed.plots import client_bubbles
 
 Legend = Sequence[tuple[str, str, str]]  # name, colour, style of the line, "dot" or "upright"
@@ -73,7 +73,7 @@ def adaptation(groups: Sequence[Group], size: str, sheet: Sheet) -> Panel | None
     """Show the mean validation accuracy along the epochs, a figure per method and a line per rate."""
     found: list[tuple[str, float, dict[float, tuple[list[int], list[float]]]]] = []
     for group in groups:
-        for how in (how for how in group.ways if how not in UNLEARNED):
+        for how in (how for how in group.ways if how not in UNTRAINED):
             mine = [r for run in group.scored for r in run.records if (r["how"], r["size"]) == (how, size)]
             rates = sorted({record["rate"] for record in mine})
             means = {rate: validation_curve([r for r in mine if r["rate"] == rate]) for rate in rates}

@@ -1,4 +1,4 @@
-"""Every table and figure by name: all of them at the smallest scale, runs shared, killed and taken up again."""
+"""All tables and figures at the smallest scale: runs shared, killed and taken up again."""
 
 import json
 import math
@@ -7,39 +7,20 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from fedbasis.cli import app
-from fedbasis.experiment import Observer, Prepared
-from fedbasis.experiment import jobs as jobs_module
-from fedbasis.experiment.jobs import RunJob, carry_out
 from fedbasis.studies import STUDIES, studies
 from fedbasis.studies.base import Setup
 from fedbasis.studies.plan import plan
 from fedbasis.studies.run import carry_out_plan, write_all
 from fedbasis.studies.scales import SCALES
+from fedbasis.training.events import ignore
 from fedbasis.training.runs import Run, read_lines
-from pflbed.errors import InputError
-
-NAMES = {
-    "datasets": ("table-1",), "new-clients": ("table-2",), "regularized": ("table-3",),
-    "ablation": ("table-4", "table-f"), "cifar-participating": ("table-5",), "cifar-new": ("table-6",),
-    "communication": ("table-a",), "meta-rates": ("table-b",), "all-methods": ("table-c",), "variance": ("table-d",),
-    "bases": ("table-e",), "collapse": ("figure-2",), "rates": ("figure-4a",), "coefficients": ("figure-4b",),
-    "split": ("figure-3", "figure-a"), "clients": ("figure-b", "figure-c", "figure-d"), "pca": ("figure-e",),
-    "curves": ("figure-f",),
-}  # fmt: skip
-
-
-def reproduce(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["reproduce", *arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
+from helpers.cli_reproduce import reproduce
+from helpers.cli_trials import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -47,17 +28,6 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """All names at the smallest scale, once for all tests."""
     out = tmp_path_factory.mktemp("reproduced")
     return out, reproduce("all", "--scale", "smoke", "--out", str(out))
-
-
-def test_every_result_of_the_paper_has_its_name_and_its_number() -> None:
-    assert {name: study.aliases for name, study in STUDIES.items()} == NAMES
-    for name, aliases in NAMES.items():
-        for alias in aliases:
-            assert [study.name for study in studies([alias])] == [name]
-    assert len(studies(["all"])) == 18
-    assert [study.name for study in studies(["table-c", "table-2", "table-c"])] == ["new-clients", "all-methods"]
-    with pytest.raises(InputError, match=r"there is no 'tabel-2' \(did you mean 'table-2'\?\)"):
-        studies(["tabel-2"])
 
 
 def test_all_names_give_a_page_tables_and_figures(everything: tuple[Path, str]) -> None:
@@ -148,16 +118,6 @@ def test_curves_and_traces_are_measured_along_the_way(everything: tuple[Path, st
     assert [line["components"] for line in components] == [1, 2, 4, 7]
 
 
-def test_a_dry_run_shows_the_plan_and_writes_nothing(tmp_path: Path) -> None:
-    out = tmp_path / "none"
-    said = reproduce("table-2", "table-c", "--scale", "paper", "--seeds", "1", "--dry-run", "--jobs", "4",
-                     "--methods", "fedavg,fedbasis", "--out", str(out))  # fmt: skip
-    assert "6 runs: the paper's own settings" in said  # two methods on three datasets, for both tables
-    assert re.search(r"fedavg +│ pacs +│ +0 │ new-clients, all-methods +│ to do │", said), said
-    assert "6 runs: 0 done, 6 to do." in said
-    assert not out.exists()
-
-
 def test_a_dry_run_tells_what_is_done(everything: tuple[Path, str]) -> None:
     out, _ = everything
     said = reproduce("datasets", "ablation", "--dry-run", "--out", str(out))
@@ -172,57 +132,6 @@ def test_the_papers_first_table_is_quoted_as_printed(everything: tuple[Path, str
     assert r"| paper\* cifar10 | 60K | 10/100 | 32² | None | Dirichlet |" in lines
 
 
-def test_when_no_run_ends_well_no_report_is_touched(tmp_path: Path) -> None:
-    for name in ("images", "out"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "out" / "report.html").write_text("of yesterday")
-    arguments = ["table-6", "--scale", "cpu", "--methods", "fedavg", "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(app, ["reproduce", *arguments, "--cifar", str(tmp_path / "images")])
-    assert isinstance(result.exception, InputError)
-    assert "At least one of 1 runs must succeed" in str(result.exception)
-    assert "fedavg on cifar10, seed 0:" in result.output
-    assert (tmp_path / "out" / "report.html").read_text() == "of yesterday"
-    assert not (tmp_path / "out" / "tables").exists()
-
-
-def test_data_and_weights_are_asked_for_before_anything_is_done(tmp_path: Path) -> None:
-    (tmp_path / "images").mkdir()
-    images, text = str(tmp_path / "images"), tmp_path / "text"
-    text.write_text("no tensors")
-    for arguments, sentence in (
-        (["table-e", "--data", "x", "--weights", str(text)], "--data FOLDER must be a folder of images, but there is"),
-        (["table-6", "--cifar", str(text)], "--data cifar10=FOLDER must be a folder of images"),
-        (["table-e", "--data", images, "--weights", "x"], "--weights FILE must be a safetensors file, but there is no"),
-        (["table-e", "--data", images, "--weights", str(text)], "must be whole safetensors, but it is not"),
-        (["table-3", "--data", images, "--methods", "fedavg"], "these are per-fedavg-fo, pfedme, fedbasis."),
-        (["table-2"], "needs PACS at 32 pixels, but its folder was not given; add --data pacs=FOLDER"),
-        (["table-2", "--data", "x"], "starts from pretrained weights, but none were given; add --weights FILE"),
-        (["table-2", "--data", "pcas=x"], "must name one of pacs,"),
-        (["table-2", "--methods", "fedavgg"], "'fedavgg' is none"),
-    ):
-        out = tmp_path / "none"
-        result = CliRunner().invoke(app, ["reproduce", "--scale", "cpu", "--out", str(out), *arguments])
-        assert isinstance(result.exception, InputError)
-        assert sentence in str(result.exception)
-        assert not out.exists()
-
-
-@pytest.mark.parametrize("scale", ["smoke", "cpu"])
-def test_everybody_trains_for_the_scales_own_epochs(scale: str) -> None:
-    setup = Setup(SCALES[scale], strict=False)
-    found = {item.request.name: item.experiment for item in plan(studies(["cifar-participating", "table-2"]), setup)}
-    assert found["fedrep"].method.model_dump()["head_epochs"] == found["fedrep"].train.epochs
-    assert found["l2gd"].method.model_dump()["probability"] is None
-
-
-def test_figures_from_random_weights_ask_for_none() -> None:
-    setup = Setup(SCALES["cpu"], {"": "x"}, weights=None)
-    assert plan(studies(["collapse", "communication", "pca"]), setup)
-    given = Setup(SCALES["cpu"], {"": "x"}, weights="resnet.safetensors")
-    for item in plan(studies(["collapse", "communication", "pca"]), given):
-        assert item.experiment.model.weights is None
-
-
 CHILD = "from fedbasis.cli import main; main()"
 
 
@@ -233,8 +142,7 @@ def test_killed_at_any_moment_it_goes_on_and_ends_the_same(tmp_path: Path) -> No
         [sys.executable, "-c", CHILD, "reproduce", *command, str(outs[1])],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    while child.poll() is None and not list((outs[1] / "runs").glob("*/checkpoint.safetensors")):
-        pass
+    wait_until(lambda: child.poll() is not None or any((outs[1] / "runs").glob("*/checkpoint.safetensors")))
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert not (outs[1] / "tables").exists()  # it was stopped before its end
@@ -255,54 +163,10 @@ def test_a_run_that_fails_stops_no_other_and_leaves_its_cells_empty(tmp_path: Pa
     items = plan(chosen, setup)
     lost = replace(items[0].request, raw={**items[0].request.raw, "data": {"source": str(tmp_path / "nowhere")}})
     ended: list[int] = []
-    done = carry_out_plan([replace(items[0], request=lost), items[1]], tmp_path, 1, lambda *_: Observer(), ended.append)
+    done = carry_out_plan([replace(items[0], request=lost), items[1]], tmp_path, 1, lambda *_: ignore, ended.append)
     assert ended == [0, 1]
     assert [item.request.name for item, _ in done.failed] == ["fedavg"]
     assert "nowhere" in str(done.failed[0][1])
     (section,) = write_all(chosen, setup, done, tmp_path, "fedbasis reproduce")
     assert [name.text for name, _ in section.tables[0].rows] == ["FedBasis"]
     assert "1 of 2 runs are missing (fedavg on shards, seed 0)" in section.text[1]
-
-
-def die(prepared: Prepared, run: Run) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def stumble(prepared: Prepared, run: Run) -> None:
-    raise ZeroDivisionError("nobody foresaw this")
-
-
-UNFORESEEN = r"ZeroDivisionError: nobody foresaw this \(test_reproduce.py, line \d+\)"
-
-
-@pytest.mark.parametrize(("at_once", "traps"), [
-    (1, {stumble: UNFORESEEN}), (2, {die: r"this one died \(exit code -9\)", stumble: UNFORESEEN})
-])  # fmt: skip
-def test_whatever_happens_to_a_job_is_its_own_failure(
-    at_once: int, traps: dict[Callable[..., None], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))  # where the processes find the traps
-    experiment = next(iter(plan(studies(["cifar-new"]), Setup(SCALES["smoke"])))).experiment
-    post_steps = [*(f"test_reproduce:{trap.__name__}" for trap in traps), "", ""]
-    jobs = [
-        RunJob(experiment.model_copy(update={"seed": seed}), post_step=after) for seed, after in enumerate(post_steps)
-    ]
-    results = dict(carry_out(jobs, tmp_path, [Observer()] * len(jobs), at_once))
-    assert sorted(results) == list(range(len(jobs)))
-    for number, sentence in enumerate(traps.values()):
-        assert isinstance(results[number], InputError)
-        assert re.search(sentence, str(results[number]))
-    for number in range(len(traps), len(jobs)):  # also in the process that took a dead one's place
-        run = results[number]
-        assert isinstance(run, Run)
-        assert run.done
-
-
-def test_jobs_that_train_alike_wait_for_each_other() -> None:
-    experiment = next(iter(plan(studies(["cifar-new"]), Setup(SCALES["smoke"])))).experiment
-    jobs = [RunJob(experiment, training_key) for training_key in ("a", "a", "b", "", "")]
-    chosen = vars(jobs_module)["_next"]
-    assert chosen(jobs, [0, 1, 2, 3, 4], []) == 0
-    assert chosen(jobs, [1, 2, 3, 4], [0]) == 2
-    assert chosen(jobs, [1], [0, 2]) is None
-    assert chosen(jobs, [4], [3]) == 4  # the empty text is like no other

@@ -32,7 +32,7 @@ class Printed(RunData):
         if found is None:
             return None
         last, best, general = (*found, found[-1], found[-1])[:3]
-        return ResultRow("", how, size, 0.01, last / 100, best / 100, general / 100, 0.0, {})
+        return ResultRow("", "", how, size, 0.01, last / 100, best / 100, general / 100, 0.0, {})
 
     def accuracies(self, how: str, size: str) -> dict[float, tuple[float, float]]:
         return {rate: (last / 100, best / 100) for rate, (last, best) in self.by_rate.items()}

@@ -1,7 +1,5 @@
 """Two runs side by side: the numbers are SciPy's, and what cannot be compared is refused in one sentence."""
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +8,8 @@ from scipy import stats
 
 from fedbasis.report.compare import compare
 from fedbasis.training.runs import Run
+from helpers.report_runs import FEDAVG, FEDBASIS, make_run
 from pflbed import InputError
-from test_cli import Ended, fedbasis, refused
-from test_report import FEDAVG, FEDBASIS, make_run
-
-__all__ = ["fedbasis", "refused"]  # fixtures
 
 
 @pytest.fixture
@@ -67,32 +62,3 @@ def test_what_cannot_be_compared_is_refused(two: list[Run], tmp_path: Path) -> N
         compare(two[0], make_run(tmp_path / "split", "fedbasis", FEDBASIS, classes=("cat", "dog", "cow")))
     with pytest.raises(InputError, match=r"has no config\.json"):
         compare(two[0], Run(tmp_path))
-
-
-def test_the_command_prints_a_table_or_json(two: list[Run], fedbasis: Callable[..., Ended]) -> None:
-    ended = fedbasis("compare", two[0].folder, two[1].folder)
-    assert (ended.code, ended.errors) == (0, "")
-    rows = [line.split() for line in ended.out.splitlines()]
-    assert ["method.tau", "-", "0.1"] in rows
-    assert ["M", "FedAvg", "FedBasis", "50.0", "82.5", "+32.5"] in [row[:6] for row in rows]
-    ended = fedbasis("compare", two[0].folder, two[1].folder, "--json")
-    said = json.loads(ended.out)
-    assert said == json.loads(json.dumps(compare(*two).as_dict()))
-    assert said["differences"][1]["paired"]["losses"] == 1
-
-
-def test_the_report_command(two: list[Run], tmp_path: Path, fedbasis: Callable[..., Ended]) -> None:
-    ended = fedbasis("report", tmp_path, "--out", tmp_path / "out" / "page.html", "--files", tmp_path / "files")
-    assert (ended.code, ended.errors) == (0, "")
-    assert f"Report: {tmp_path / 'out' / 'page.html'}" in ended.out
-    assert "FedAvg + FT" in (tmp_path / "out" / "page.html").read_text(encoding="utf-8")
-    assert "| FedBasis | **81.2** |" in (tmp_path / "files" / "tables" / "results.md").read_text(encoding="utf-8")
-
-
-def test_mistakes_of_both_commands(two: list[Run], tmp_path: Path, refused: Callable[..., str]) -> None:
-    assert "there is no folder" in refused("report", tmp_path / "nowhere", "--out", tmp_path / "page.html")
-    (tmp_path / "empty").mkdir()
-    assert "must be a run, or hold runs" in refused("report", tmp_path / "empty", "--out", tmp_path / "page.html")
-    assert "is a folder" in refused("report", two[0].folder, "--out", tmp_path)
-    other = make_run(tmp_path / "other", "fedbasis", FEDBASIS, seed=5)
-    assert "same clients only" in refused("compare", two[0].folder, other.folder)

@@ -18,7 +18,8 @@ import pytest
 pytest.importorskip("flwr")
 
 import pflbed
-from conftest import write_images
+from fedbasis.engines.in_process import InProcess
+from fedbasis.engines.simulation import Simulation
 from fedbasis.flower.deployment import Deployment
 from fedbasis.flower.keys import make_node_key
 from fedbasis.flower.project import NodeEntry, create, toml
@@ -29,12 +30,13 @@ from fedbasis.methods.base import Adaptation
 from fedbasis.report import write_report
 from fedbasis.serving import artifact
 from fedbasis.serving.new_client import serve_folder
+from fedbasis.serving.tables import as_record
 from fedbasis.tensors.params import State
 from fedbasis.training.rounds import sampled
 from fedbasis.training.runs import Run, read_lines
-from helpers import Serial
+from helpers.cli_images import write_images
+from helpers.flower_methods import VARIANTS, same
 from pflbed.dataset import find
-from test_methods import VARIANTS, same
 
 HERE = Path(__file__).parent
 ONE_EACH = dict(reversed(VARIANTS.values()))
@@ -84,7 +86,8 @@ class Federation:
     def serial(self, plan: FederatedRun, run: Run) -> State:
         """Train in this process, in every round with the clients whose updates the federation used."""
         method, e = plan.method(), plan.experiment
-        engine = Serial(method, {name: self.clients[name].train for name in self.names}, e.seed)
+        data = {name: self.clients[name].train for name in self.names}
+        engine = Simulation(InProcess(method), data, e.seed)
         server = method.init(e.seed)
         for number, line in enumerate(read_lines(run.metrics)):
             lost = {*line["refused"], *line.get("absent", ())}
@@ -97,7 +100,7 @@ class Federation:
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDBASIS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE.parents[1] / "src"), os.environ.get("PYTHONPATH", "")]))
         patch.setenv("OMP_NUM_THREADS", "1")
         yield Federation(tmp_path_factory.mktemp("federation"))
 
@@ -143,11 +146,12 @@ def test_a_node_that_comes_later_keeps_its_own_model(federation: Federation, dep
     told = found["personalized"]["fedbasis"]["late"]
     (model,) = federation.project.state(late).glob("runs/*/model")
     served = serve_folder(
-        plan.run(federation.root / "runs").folder, federation.root / "mine", None, Adaptation(2, 0.005), 0
+        plan.run(federation.root / "runs").folder, federation.root / "mine", None, Adaptation(epochs=2, rate=0.005), 0
     )
     card, state = artifact.load(model, "model")
     assert (told["before"], told["after"], told["images"]) == (served.before, served.after, served.images)
-    assert card.learned == {"alpha": served.alpha}
+    assert card.learned == {name: as_record(table) for name, table in served.tables.items()}
+    assert "alpha" in card.learned
     assert same({"": served.fitted.tensors}, {"": {n: state[""][n] for n in served.fitted.tensors}})
 
 
@@ -187,7 +191,7 @@ def test_faults_are_refused_by_name_and_the_rest_goes_on(
     The server's app is killed after the first round, and a SuperNode is started again.
     """
     _, second, third = federation.names
-    shutil.copy(HERE / "federation_faults.py", federation.project.app / "fedbasis_app.py")
+    shutil.copy(HERE.parent / "helpers" / "flower_faults.py", federation.project.app / "fedbasis_app.py")
     wanted = {name: experiment("fedavg", 3, seed=i) for i, name in enumerate(FAULTS)}
     wanted |= {name: experiment(name, 3) for name in ("scaffold", "ditto")}
     plans = federation.experiments(wanted, minimum=0.3)
@@ -228,7 +232,7 @@ def test_faults_are_refused_by_name_and_the_rest_goes_on(
         lines = read_lines(run.metrics)
         assert [line["round"] for line in lines] == [1, 2, 3]
         assert lines[0]["refused"] == ([second, third] if plan.name in FAULTS else [third]), plan.name
-        assert "one array has 10737418240" in lines[0]["reasons"][third]
+        assert "it claims 10737418240 at once" in lines[0]["reasons"][third]
         assert (lines[1]["refused"], lines[1].get("absent")) == ([], None)
         assert (lines[2]["refused"], lines[2]["absent"]) == ([], [second, third])
         assert same(artifact.load(run.bases, "bases")[1], federation.serial(plan, run)), plan.name

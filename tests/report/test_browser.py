@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from chromium import SECONDS, Tab, browser
 from fedbasis.report import write_report
 from fedbasis.report.svg import NAMESPACE
-from test_report import FEDAVG, FEDBASIS, make_run
+from helpers.browser import SECONDS, Tab, browser
+from helpers.report_runs import FEDAVG, FEDBASIS, make_run
 
 WATCHED = "<head><script>window.wrong = []; addEventListener('error', (event) => wrong.push(event.message));</script>"
 HEADS = "document.querySelectorAll('table.sortable:first-of-type thead tr:last-child th')"

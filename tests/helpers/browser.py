@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-SECONDS = 30.0
+SECONDS = 600.0
+"""Longer than anything takes that happens at all."""
 
 
 def browser() -> str:

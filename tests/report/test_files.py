@@ -12,8 +12,8 @@ from fedbasis.report.chapter import Chapter, ReportFigure
 from fedbasis.report.figures import Line, curves
 from fedbasis.report.svg import INK, NAMESPACE, Sheet, drawn, style
 from fedbasis.report.tables import NOTHING, Cell, Grid
+from helpers.report_runs import FEDAVG, make_run
 from pflbed import InputError
-from test_report import FEDAVG, make_run
 
 NASTY = '50 % of $x_1$ & {y} | "z", <b>\\#~^'
 GRID = Grid(

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from fedbasis.experiment import Observer, execute, prepare
+from fedbasis.experiment import execute, prepare
 from fedbasis.experiment.config import parse
-from fedbasis.experiment.tensorboard import FOLDER, Tracked, scalars
+from fedbasis.experiment.tensorboard import FOLDER, TensorBoardLog, scalars
+from fedbasis.training.events import ClientTrained, Event, to_all
 from fedbasis.training.runs import read_lines
 from pflbed.errors import InputError
 
@@ -47,7 +48,7 @@ def config(data: Path) -> dict[str, Any]:
     return {
         "data": {"source": str(data), "resolution": 12, "clients": 2, "new_clients": 1},
         "train": {"rounds": 3, "epochs": 1}, "personalize": {"epochs": 1, "rates": [0.01]},
-        "machine": {"device": "cpu"}, "method": {"name": "fedbasis", "bases": 2, "warm_start": 0.3},
+        "machine": {"device": "cpu", "engine": "serial"}, "method": {"name": "fedbasis", "bases": 2, "warm_start": 0.3},
     }  # fmt: skip
 
 
@@ -55,12 +56,10 @@ class StopError(Exception):
     """Ends a training from outside."""
 
 
-class Stopping(Observer):
+def stop(event: Event) -> None:
     """Stop in the middle of the third round."""
-
-    def client(self, number: int, client: int, clients: int, loss: float) -> None:
-        if number == 3:
-            raise StopError
+    if isinstance(event, ClientTrained) and event.round == 3:
+        raise StopError
 
 
 def test_scalars_are_the_rounds_numbers_by_group() -> None:
@@ -73,8 +72,8 @@ def test_a_run_that_was_stopped_is_tracked_whole(
 ) -> None:
     prepared = prepare(parse(config(dataset)))
     with pytest.raises(StopError):
-        execute(prepared, tmp_path, Tracked(Stopping()))
-    run = execute(prepared, tmp_path, Tracked(Observer()))
+        execute(prepared, tmp_path, to_all(TensorBoardLog(), stop))
+    run = execute(prepared, tmp_path, TensorBoardLog())
     expected = [(name, value, line["round"]) for line in read_lines(run.metrics) for name, value in scalars(line)]
     assert logs[str(run.folder / FOLDER)] == expected
     assert {step for _, _, step in expected} == {1, 2, 3}
@@ -85,12 +84,12 @@ def test_what_was_done_before_tracking_began_is_there(
 ) -> None:
     prepared = prepare(parse(config(dataset)))
     with pytest.raises(StopError):
-        execute(prepared, tmp_path, Stopping())
-    run = execute(prepared, tmp_path, Tracked(Observer()))
+        execute(prepared, tmp_path, stop)
+    run = execute(prepared, tmp_path, TensorBoardLog())
     assert {step for _, _, step in logs[str(run.folder / FOLDER)]} == {1, 2, 3}
 
 
 def test_without_tensorboard_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(InputError, match=r"pip install -e '\.\[tensorboard\]'"):
-        Tracked(Observer())
+    with pytest.raises(InputError, match=r"pip install fedbasis\[tensorboard\]"):
+        TensorBoardLog()

@@ -10,7 +10,7 @@ import pytest
 
 from fedbasis.report import find_runs
 from fedbasis.report.figures import COLORS
-from fedbasis.report.groups import Group, apart, grouped
+from fedbasis.report.groups import apart
 from fedbasis.report.headline import caveats, headline
 from fedbasis.report.names import suffixes
 from fedbasis.report.runs import read_runs
@@ -19,8 +19,8 @@ from fedbasis.report.tables import NOTHING, by_client, results, training_cost
 from fedbasis.report.testbeds import by_testbed
 from fedbasis.report.training import TOGETHER, training
 from fedbasis.training.runs import Run
+from helpers.report_runs import Reader, groups_of, make_run, page, texts
 from pflbed import InputError
-from test_report import Reader, make_run, page, texts
 
 SCORES = {0: [0.4, 0.5, 0.6, 0.7], 1: [0.5, 0.5, 0.7, 0.7], 2: [0.6, 0.6, 0.6, 1.0]}
 
@@ -30,10 +30,6 @@ def seeds_of(folder: Path, method: str, **more: Any) -> list[Run]:
         make_run(folder / f"{method}-{seed}", method, {"ft": {"S": scores, "M": scores}}, seed=seed, **more)
         for seed, scores in SCORES.items()
     ]
-
-
-def groups_of(runs: list[Run]) -> list[Group]:
-    return grouped(read_runs(runs))
 
 
 def test_a_row_is_the_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
@@ -90,7 +86,7 @@ def test_an_unfinished_seed_is_shown_and_keeps_its_group_out_of_the_comparison(t
 def test_other_data_and_other_clients_stand_in_tables_of_their_own(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / name, name, {"ft": {"S": SCORES[0]}}) for name in ("fedavg", "fedprox")]
     runs.append(make_run(tmp_path / "other", "fedavg", {"ft": {"S": SCORES[1]}}, data="e2"))
-    kept = make_run(tmp_path / "kept", "ditto", {"kept": {"S": SCORES[2]}}, data="e2")
+    kept = make_run(tmp_path / "kept", "ditto", {"client-state": {"S": SCORES[2]}}, data="e2")
     config = json.loads(kept.config.read_text())
     kept.config.write_text(json.dumps({**config, "personalize": {"whom": "participating"}}))
     groups = groups_of([*runs, kept])

@@ -1,0 +1,5 @@
+"""What can be wrong with an artifact, for the commands that read one."""
+
+from test_artifact import DAMAGES, edit, no_space, no_space_in_rust
+
+__all__ = ["DAMAGES", "edit", "no_space", "no_space_in_rust"]
