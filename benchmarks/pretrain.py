@@ -41,7 +41,7 @@ def main() -> None:
     for epoch in range(given.epochs):
         began, right = time.perf_counter(), 0
         order = torch.randperm(len(labels), generator=generator)
-        for rows in order[: len(order) // given.batch * given.batch].split(given.batch):
+        for rows in torch.split(order[: len(order) // given.batch * given.batch], given.batch):
             inputs = prepare(augmented(pixels[rows], "flip+shift", generator))
             logits = module(inputs)
             optimizer.zero_grad()

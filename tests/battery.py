@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 import cases
-from fedbasis.engines.in_process import Serial as Serial  # noqa: PLC0414  (tests import it from here)
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Method, Sent, Task
 from fedbasis.networks.models import Network
 from fedbasis.networks.train import Examples, Recipe
 from fedbasis.tensors.params import State
+from helpers import Serial as Serial  # noqa: PLC0414  (tests import it from here)
 from shapes import shapes_examples
 
 ROUNDS = 4

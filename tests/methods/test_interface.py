@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ def test_what_must_be_written_for_a_new_method() -> None:
 
 
 @pytest.mark.parametrize("kind", BESIDE)
-def test_the_objects_beside_a_method(kind: type) -> None:
+def test_the_objects_beside_a_method(kind: Any) -> None:
     assert public(kind) == BESIDE[kind]
 
 

@@ -20,7 +20,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from conftest import CLASSES
 from pflbed import Benchmark, InputError, Spec, Table, build, load_manifest, scan_client
 from pflbed.benchmark import NEW, TEST, VAL
 from pflbed.dataset import Dataset, find
@@ -30,6 +29,7 @@ from pflbed.export.names import LONGEST, safe_name
 from pflbed.images import open_file
 from pflbed.predictions import score_file
 from pflbed.sources.base import Source
+from shapes import CLASSES
 
 SMALL = Spec(clients_per_domain=3, new_clients_per_domain=2)
 NATURAL = Spec(

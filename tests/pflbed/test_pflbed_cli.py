@@ -15,10 +15,10 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from conftest import write_images
 from pflbed import cli, load_manifest
 from pflbed.export import EXPORTS
 from pflbed.spec import PARTITIONS
+from shapes import write_images
 
 
 @dataclass(frozen=True)
