@@ -10,15 +10,16 @@ import pytest
 import torch
 from hypothesis import settings
 
+from battery import QUICK, RECIPE
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Preprocessing, Recipe
+from fedbasis.networks.train import Recipe
 from helpers import gone, wait_until
 from shapes import write_images
 
 if TYPE_CHECKING:
     from fedbasis.engines.ray.connection import RayConnection
 
-pytest.register_assert_rewrite("battery", "methods.helpers")  # their assertions explain themselves, too
+pytest.register_assert_rewrite("methods.helpers")  # their assertions explain themselves, too
 torch.set_num_threads(1)
 settings.register_profile("steady", deadline=None, derandomize=True)  # no test is timed, and none depends on luck
 settings.load_profile("steady")
@@ -91,4 +92,10 @@ def tiny() -> Network:
 
 @pytest.fixture(scope="session")
 def recipe() -> Recipe:
-    return Recipe(preprocessing=Preprocessing(12), epochs=2, batch=8, rate=0.05, momentum=0.9, decay=1e-2)
+    return RECIPE
+
+
+@pytest.fixture(scope="session")
+def quick() -> Recipe:
+    """One epoch, for tests that learning hardly matters to."""
+    return QUICK

@@ -32,27 +32,27 @@ def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.usefixtures("example")
-def test_the_example_passes_the_battery(recipe: Recipe, tmp_path: Path) -> None:
+def test_the_example_passes_the_battery(quick: Recipe, recipe: Recipe, tmp_path: Path) -> None:
     battery, name = (
         test_every_method.TestEveryMethod(),
         "fedavgm",
     )  # by its module, or pytest collects it here too
-    battery.test_lowers_the_loss(name, recipe)
-    battery.test_leaves_random_state_inputs_and_skeleton_alone(name, recipe)
-    battery.test_a_client_does_not_feel_who_came_before_it(name, recipe)
-    battery.test_repeated_and_resumed_from_the_disk_a_run_gives_the_same_bits(name, recipe, tmp_path)
-    battery.test_sends_what_its_paper_says_and_nothing_else(name, recipe)
-    battery.test_aggregates_a_stream_with_one_update_in_memory(name, recipe)
-    battery.test_a_client_that_sends_nan_is_refused_and_the_round_goes_on(name, recipe)
-    battery.test_clients_that_are_never_sampled_do_no_harm(name, recipe)
-    battery.test_serves_a_new_client_in_every_way(name, recipe, "batch")
-    battery.test_awkward_clients(name, recipe)
+    battery.test_lowers_the_loss(name, quick, recipe)
+    battery.test_leaves_random_state_inputs_and_skeleton_alone(name, quick)
+    battery.test_a_client_does_not_feel_who_came_before_it(name, quick)
+    battery.test_repeated_and_resumed_from_the_disk_a_run_gives_the_same_bits(name, quick, tmp_path)
+    battery.test_sends_what_its_paper_says_and_nothing_else(name, quick)
+    battery.test_aggregates_a_stream_with_one_update_in_memory(name, quick)
+    battery.test_a_client_that_sends_nan_is_refused_and_the_round_goes_on(name, quick)
+    battery.test_clients_that_are_never_sampled_do_no_harm(name, quick)
+    battery.test_serves_a_new_client_in_every_way(name, quick, "batch")
+    battery.test_awkward_clients(name, quick)
 
 
 @pytest.mark.usefixtures("example")
-def test_the_example_without_momentum_is_fedavg(recipe: Recipe) -> None:
+def test_the_example_without_momentum_is_fedavg(quick: Recipe) -> None:
     """Round by round from the same state: over several rounds a rounding may flip a ReLU, and then models part."""
-    still, average, moving = (make(name, recipe) for name in ("fedavgm-still", "fedavg", "fedavgm"))
+    still, average, moving = (make(name, quick) for name in ("fedavgm-still", "fedavg", "fedavgm"))
     server, data = average.init(7), clients()
     servers, engine = {"still": still.init(7), "moving": moving.init(7)}, Serial(average, data, seed=7)
     for number in range(3):
