@@ -50,7 +50,7 @@ def caveats(groups: Sequence[Group]) -> list[str]:
     unfinished = [(group, run) for group, run in without if not run.run.federation.exists()]
     notes = [f"{_name(*pair)} has no scores: its server has no images to score." for pair in federated]
     notes += [
-        f"{_name(group, run)} has no results yet: {run.state}; training it again resumes it."
+        f"{_name(group, run)} has no results yet: {run.state}{'' if run.active else '; training it again resumes it'}."
         for group, run in unfinished[:NAMED]
     ]
     if len(unfinished) > NAMED:

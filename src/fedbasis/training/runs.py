@@ -79,6 +79,18 @@ class Run:
         """Whether the run has ended."""
         return (self.folder / "done").exists()
 
+    @property
+    def active(self) -> bool:
+        """Whether a process works on the run at this moment."""
+        try:
+            with (self.folder / ".lock").open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # nobody ever worked on it, or its folder is not ours to read
+            return False
+        return False
+
     def finish(self, summary: dict[str, Any]) -> None:
         """Mark the end."""
         write_json(self.folder / "done", summary)
