@@ -21,7 +21,7 @@ INK, QUIET, RULE = "#1c2128", "#56606d", "#dfe3e8"
 COLORS = ("#a8850a", "#5b6c8f", "#5f7a2e", "#4e8080", "#95608e", "#8f6b4f")
 """Colours of domains: muted, and with a contrast of at least 3:1 on white and on a dark page. Shapes differ as well."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
-STYLE: Mapping[str, Any] = {
+STYLE: dict[Any, Any] = {
     "font.size": 9.0,
     "text.color": INK,
     "axes.edgecolor": QUIET,
@@ -150,7 +150,8 @@ def bubble_sizes(largest: int) -> dict[int, float]:
 
 
 def _area(counts: "NDArray[np.int64]", largest: int) -> "NDArray[np.float64]":
-    return np.maximum(SMALLEST, counts * (LARGEST / largest))
+    area: NDArray[np.float64] = np.maximum(SMALLEST, counts * (LARGEST / largest))
+    return area
 
 
 def _legend(figure: "Figure", domains: Mapping[str, tuple[str, str]], largest: int) -> None:

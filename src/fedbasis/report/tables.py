@@ -1,5 +1,6 @@
 """The tables of the report: the text of a cell, its value for sorting, and the runs behind it."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
@@ -15,6 +16,7 @@ UNLEARNED = ("none", "kept")
 """Ways that train nothing: the common model, or the model a client has from training."""
 MEMORY = "peak_memory"
 """The field of the log with the peak memory of a round in bytes, if it was measured."""
+SHARED = "not comparable"
 EPSILON = "epsilon"
 """The field of the log with the privacy spent so far at ``delta``, under differential privacy."""
 
@@ -41,6 +43,8 @@ class Grid:
     rows: Sequence[tuple[Cell, Sequence[Cell]]]
     head: str = ""
     """The heading of the column of row names."""
+    note: str = ""
+    """A sentence below the caption."""
 
 
 def results(groups: Sequence[Group]) -> Grid:
@@ -95,7 +99,7 @@ def training_cost(groups: Sequence[Group]) -> Grid:
     memory, private = (
         any(key in line for group in groups for run in group.runs for line in run.lines) for key in (MEMORY, EPSILON)
     )
-    rows = []
+    rows, shared = [], _shared_peaks(groups)
     for group in groups:
         lines = [line for run in group.runs for line in run.lines]
         rounds = sorted({len(run.lines) for run in group.runs})
@@ -109,7 +113,11 @@ def training_cost(groups: Sequence[Group]) -> Grid:
         cells.append(_mean(group, minutes, lambda value: f"{value:.1f}"))
         if memory:
             known = numbers(lines, MEMORY)
-            cells.append(_mean(group, [max(known)] if known else [], _bytes))
+            cells.append(
+                Cell(SHARED, run=group.folders)
+                if known and max(known) in shared
+                else _mean(group, [max(known)] if known else [], _bytes)
+            )
         if private:
             spent, deltas = numbers(lines, EPSILON), numbers(lines, "delta")
             cells.append(_mean(group, [max(spent)] if spent else [], lambda value: f"{value:.2f}"))
@@ -127,7 +135,16 @@ def training_cost(groups: Sequence[Group]) -> Grid:
         ],
         rows,
         "method",
+        "Runs that shared a process have no peak of memory of their own." if shared else "",
     )  # fmt: skip
+
+
+def _shared_peaks(groups: Sequence[Group]) -> set[float]:
+    """Return the peaks of memory that runs of several groups have to the byte: those of a process they shared."""
+    peaks = Counter(
+        peak for group in groups for peak in {max(numbers(run.lines, MEMORY), default=0.0) for run in group.runs}
+    )
+    return {peak for peak, count in peaks.items() if peak and count > 1}
 
 
 def _by_size(
@@ -146,15 +163,22 @@ def _by_size(
 
 
 def _marked(grid: Grid, groups: Sequence[Group]) -> Grid:
-    """Mark the best Last of every size, and what is not significantly worse."""
+    """Mark the best Last of every size, and what is not significantly worse; where that is every row, none."""
     same, lines = compared(groups), _lines(groups)
     rows = [(head, list(cells)) for head, cells in grid.rows]
+    alike = []
     for number, size in enumerate(_sizes(groups)):
         column = number * len(COLUMNS)
         scores = [group.scores(how, size) if group in same else {} for group, how in lines]
-        for (_, cells), best in zip(rows, leaders(scores), strict=True):
+        marks = leaders(scores)
+        if 1 < sum(map(bool, scores)) == sum(marks):
+            alike.append(size)
+            continue
+        for (_, cells), best in zip(rows, marks, strict=True):
             cells[column] = replace(cells[column], best=best)
-    return replace(grid, rows=rows)
+    where = " and ".join(f"size {size}" for size in alike)
+    note = f"No row differs significantly from the best one at {where}, so none is bold there." if alike else ""
+    return replace(grid, rows=rows, note=note)
 
 
 def _lines(groups: Sequence[Group]) -> list[tuple[Group, str]]:
