@@ -1,7 +1,7 @@
 """The colours of the page: one colour means one thing.
 
-FedBasis has a colour of its own. Every other method has one of three further hues of Okabe and Ito's palette, which
-colour-blind readers can tell apart, with dashes where a hue comes again. Domains have muted colours and shapes
+FedBasis has a colour of its own. Every other method has one of six others, three of them from Okabe and Ito's palette,
+which colour-blind readers can tell apart, and three that are always dashed. Domains have muted colours and shapes
 (``pflbed.plots``). Whatever else has an order, such as rates and blocks, is drawn in shades of the text's colour. All
 colours have a contrast of at least 3:1 on the light and on the dark page.
 """
@@ -14,7 +14,9 @@ from fedbasis.report.groups import Group
 
 OWN = "fedbasis"
 OWN_COLOR = "#d55e00"
-OTHERS = ("#0072b2", "#009e73", "#c26c9b")
+OTHERS = ("#0072b2", "#009e73", "#c26c9b", "#7b61c4", "#2f93a8", "#6f7885")
+SOLID = 3
+"""So many of the others can be told apart by their colour alone; the rest are dashed."""
 DASHES: tuple[str, ...] = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 FAINTEST = 0.5
@@ -50,8 +52,10 @@ def method_styles(groups: Sequence[Group]) -> dict[str, Style]:
     used = Counter[str]()
     styles = {}
     for number, group in enumerate(groups):
-        color = OWN_COLOR if group.method == OWN else OTHERS[others.index(group.method) % len(OTHERS)]
-        styles[group.anchor] = Style(color, DASHES[used[color] % len(DASHES)], MARKERS[number % len(MARKERS)])
+        place = None if group.method == OWN else others.index(group.method) % len(OTHERS)
+        color, first = (OWN_COLOR, 0) if place is None else (OTHERS[place], int(place >= SOLID))
+        dash = DASHES[(first + used[color]) % len(DASHES)]
+        styles[group.anchor] = Style(color, dash, MARKERS[number % len(MARKERS)])
         used[color] += 1
     return styles
 

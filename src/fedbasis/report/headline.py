@@ -62,15 +62,18 @@ def _sentence(rows: Sequence[Ranked], size: str, served: str) -> Sentence:
         else:
             span = f" from the best: the {len(rows)} rows lie between {_scored(first)} and {_scored(others[-1])}."
         return Sentence("No significant difference", where + span + _own(rows, [first, others[-1]]))
-    ahead = f", {100 * (first.mean - others[0].mean):.1f} points ahead of {_scored(others[0])}"
+    rival = next((row for row in others if row.group.method != first.group.method), others[0])
+    best = ", the best other method" if rival is not others[0] else ""
+    ahead = f", {100 * (first.mean - rival.mean):.1f} points ahead of {_scored(rival)}{best}."
     strong = f"{first.title} leads with {_percent(first.mean)}"
     if not alike:
-        worse = "which is significantly worse" if len(others) == 1 else "and all others are significantly worse"
-        return Sentence(strong, f"{where}{ahead}; {worse}.".replace("; which", ", which") + _own(rows, rows[:2]))
-    named = sorted(alike, key=lambda row: row is not _own_row(rows))[:NAMED]
-    listed = _listed([_scored(row) for row in sorted(named, key=lambda row: -row.mean)], "rows", len(alike))
-    rest = f"{where}{ahead}. Not significantly worse: {listed}."
-    return Sentence(strong, rest + _own(rows, [first, others[0], *named]))
+        worse = " All other rows are significantly worse." if len(others) > 1 else " The difference is significant."
+        return Sentence(strong, where + ahead + worse + _own(rows, [first, rival]))
+    if len(alike) > NAMED:
+        few = f" {len(alike)} of the {len(others)} other rows are not significantly worse."
+        return Sentence(strong, where + ahead + few + _own(rows, [first, rival]))
+    listed = ", ".join(_scored(row) for row in alike)
+    return Sentence(strong, f"{where}{ahead} Not significantly worse: {listed}." + _own(rows, [first, rival, *alike]))
 
 
 def _own_row(rows: Sequence[Ranked]) -> Ranked | None:
@@ -82,11 +85,12 @@ def _own(rows: Sequence[Ranked], named: Sequence[Ranked]) -> str:
     own = _own_row(rows)
     if own is None or own in named:
         return ""
-    return f" {_scored(own)} is number {rows.index(own) + 1} of {len(rows)}."
+    tie = ", not significantly worse" if own.mark == TIED else ""
+    return f" {own.title} is number {rows.index(own) + 1} of {len(rows)} with {_percent(own.mean)}{tie}."
 
 
 def _scored(row: Ranked) -> str:
-    return f"{row.title} ({_percent(row.mean)})"
+    return f"{row.title} with {_percent(row.mean)}"
 
 
 def caveats(groups: Sequence[Group]) -> list[str]:
@@ -132,10 +136,9 @@ def _name(group: Group, run: RunData) -> str:
     return f"{group.name}{f' of seed {run.seed}' * (len(group.runs) > 1)} ({run.folder})"
 
 
-def _listed(names: Sequence[str], what: str, count: int | None = None) -> str:
-    """List the first names, and say how many there are besides."""
-    more = (len(names) if count is None else count) - len(names[:NAMED])
-    return ", ".join(names[:NAMED]) + f" and {more} other {what}" * (more > 0)
+def _listed(names: Sequence[str], what: str) -> str:
+    more = f" and {len(names) - NAMED} other {what}" * (len(names) > NAMED)
+    return ", ".join(names[:NAMED]) + more
 
 
 def _percent(share: float) -> str:
