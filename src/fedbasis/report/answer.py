@@ -16,6 +16,8 @@ from fedbasis.report.testbeds import Testbed
 
 ROWS = 16
 """The most rows of a panel; the table has all."""
+TAGGED = 4
+"""More ties than this are said in the caption alone."""
 STEPS = (1, 2, 5, 10, 20)
 """Distances of ticks, in points of accuracy."""
 SAID = {LEAD: "leads", TIED: "not significantly worse", APART: "on other clients"}
@@ -58,6 +60,8 @@ class Answer:
     panels: Sequence[DotPanel]
     whiskers: bool
     ties: bool
+    crowded: bool
+    """Whether the ties are too many to tag each of them."""
 
 
 def answer(testbed: Testbed, styles: Mapping[str, Style]) -> Answer:
@@ -95,8 +99,12 @@ def answer(testbed: Testbed, styles: Mapping[str, Style]) -> Answer:
     dots = [dot for panel in panels for dot in panel.dots]
     return Answer(
         testbed.title, sentences(testbed), panels, any(dot.low is not None for dot in dots),
-        any(dot.mark == TIED for dot in dots),
+        any(dot.mark == TIED for dot in dots), any(len(_tied(panel)) > TAGGED for panel in panels),
     )  # fmt: skip
+
+
+def _tied(panel: DotPanel) -> list[Dot]:
+    return [dot for dot in panel.dots if dot.mark == TIED]
 
 
 def _rows(groups: Sequence[Group], same: Sequence[Group], size: str) -> list[Ranked]:

@@ -16,6 +16,8 @@ UNLEARNED = ("none", "kept")
 """Ways that train nothing: the common model, or the model a client has from training."""
 MEMORY = "peak_memory"
 """The field of the log with the peak memory of a round in bytes, if it was measured."""
+CROWD = 4
+"""Where so many times more rows share the first place than do not, bold type would say nothing."""
 SHARED = "not comparable"
 EPSILON = "epsilon"
 """The field of the log with the privacy spent so far at ``delta``, under differential privacy."""
@@ -163,22 +165,23 @@ def _by_size(
 
 
 def _marked(grid: Grid, groups: Sequence[Group]) -> Grid:
-    """Mark the best Last of every size, and what is not significantly worse; where that is every row, none."""
+    """Mark the best Last of every size, and what is not significantly worse; where that is nearly every row, none."""
     same, lines = compared(groups), _lines(groups)
     rows = [(head, list(cells)) for head, cells in grid.rows]
-    alike = []
+    notes: dict[str, list[str]] = {}
     for number, size in enumerate(_sizes(groups)):
         column = number * len(COLUMNS)
         scores = [group.scores(how, size) if group in same else {} for group, how in lines]
         marks = leaders(scores)
-        if 1 < sum(map(bool, scores)) == sum(marks):
-            alike.append(size)
+        worse = [head.text for (head, _), mine, best in zip(rows, scores, marks, strict=True) if mine and not best]
+        if sum(marks) > max(1, CROWD * len(worse)):
+            only = f"only {' and '.join(worse)} differ" + "s" * (len(worse) == 1) if worse else "no row differs"
+            notes.setdefault(f"{only} significantly from the best one, so none is bold", []).append(f"size {size}")
             continue
         for (_, cells), best in zip(rows, marks, strict=True):
             cells[column] = replace(cells[column], best=best)
-    where = " and ".join(f"size {size}" for size in alike)
-    note = f"No row differs significantly from the best one at {where}, so none is bold there." if alike else ""
-    return replace(grid, rows=rows, note=note)
+    said = " ".join(f"At {' and '.join(sizes)} {note}." for note, sizes in notes.items())
+    return replace(grid, rows=rows, note=said)
 
 
 def _lines(groups: Sequence[Group]) -> list[tuple[Group, str]]:
