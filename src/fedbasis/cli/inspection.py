@@ -34,7 +34,8 @@ def describe_folder(path: Path, trust: bool = False, network: NetworkSource | No
 
 def _run(run: Run, trust: bool, network: NetworkSource | None) -> Iterator[Part]:
     data = RunData(run)
-    state = "done" if run.done else f"stopped after round {data.rounds_done}; 'train' again resumes it"
+    stopped = data.state if data.active else f"stopped after round {data.rounds_done}; 'train' again resumes it"
+    state = "done" if run.done else stopped
     yield f"Run {run.folder.name}: {data.method} on {data.config['data'].get('source')}, seed {data.seed}, {state}."
     if data.lines:
         last = {key: number(value) for key, value in data.lines[-1].items()}

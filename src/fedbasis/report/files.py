@@ -63,7 +63,8 @@ def markdown(grid: Grid) -> str:
     heads = [escaped(head) for head in _heads(grid)]
     lines = [heads, ["---", *["---:"] * len(grid.columns)]]
     lines += [[shown(cell) for cell in (head, *cells)] for head, cells in grid.rows]
-    return f"{escaped(grid.caption)}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    above = f"{grid.caption}. {grid.note}" if grid.note else grid.caption
+    return f"{escaped(above)}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def comma_separated(grid: Grid) -> str:

@@ -29,6 +29,11 @@ class Group:
         """The group's name for a reader."""
         return self.runs[0].title + self.suffix
 
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return self.runs[0].method
+
     @cached_property
     def scored(self) -> list[RunData]:
         """The runs with results."""

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedbasis.engines.base import Engine, NoUpdate
+from fedbasis.engines.processes import reset_peak_memory
 from fedbasis.methods.base import Method, Sent, Update
 from fedbasis.networks.train import predict
 from fedbasis.tensors.flat import FlatModel
@@ -155,6 +156,7 @@ def train(
         rewrite_lines(run.metrics, [line for line in read_lines(run.metrics) if line["round"] <= start])
     saved, last = start, time.monotonic()
     done = start
+    held = reset_peak_memory()  # a process may train several runs, one after another
 
     def save() -> None:
         nonlocal saved, last
@@ -186,7 +188,7 @@ def train(
                 "seconds": round(time.perf_counter() - began, 3),
                 "bytes_up": stream.bytes_up // max(1, len(chosen) - len(stream.reasons)),
                 "bytes_down": down,
-                "peak_memory": engine.peak_memory(),
+                "peak_memory": peak if (peak := engine.peak_memory()) > held else None,
                 "validation": None if validate is None or silent else validate(after),
                 **({} if silent else stream.means()),
                 **({} if privacy is None else privacy.spent(number + 1)),

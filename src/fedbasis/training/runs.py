@@ -85,6 +85,18 @@ class Run:
         """Whether the run is complete."""
         return (self.folder / "done").exists()
 
+    @property
+    def active(self) -> bool:
+        """Whether a process works on the run at this moment."""
+        try:
+            with (self.folder / ".lock").open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # nobody ever worked on it, or its folder is not ours to read
+            return False
+        return False
+
     def finish(self, summary: dict[str, Any]) -> None:
         """Mark the run as complete, with a short summary."""
         write_json(self.folder / "done", summary)
