@@ -16,7 +16,7 @@ from fedbasis.cli.reproduce import reproduce
 from fedbasis.cli.serving import OwnNetwork, Trust, personalize, predict
 from fedbasis.cli.start import cache, init, weights
 from pflbed.errors import InputError
-from pflbed.terminal import run, writable
+from pflbed.terminal import run, wrap_help, writable
 
 app = typer.Typer(
     name="fedbasis",
@@ -311,6 +311,7 @@ def methods(
 
 app.command()(reproduce)
 app.add_typer(federation, name="federation")
+wrap_help(app)
 
 
 def main() -> None:
