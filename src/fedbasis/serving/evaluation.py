@@ -223,7 +223,7 @@ def evaluate(
 ) -> list[dict[str, Any]]:
     """Serve all clients in all ways; jobs whose record is in ``done`` are not repeated.
 
-    ``kept`` holds what clients keep since training, for those that took part.
+    ``states`` holds the states that clients have from training, for those that took part.
     """
     records = [dict(record) for record in done]
     finished = {(r["how"], r["size"], r["rate"], r["client"]) for r in records}

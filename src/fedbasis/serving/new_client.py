@@ -183,7 +183,7 @@ def serve(
         images=len(train),
         held_out=int(held.sum()),
         before=before,
-        after=result.validation[fitted.epoch - 1],
+        after=max(result.validation) if keep == "best" else result.validation[-1],
         tables=method.insight.learned(fitted.learned),
         losses=result.losses,
         bad=list(bad),

@@ -1,6 +1,6 @@
 """What a client sent, seen as an update: how far it is from what the client received, and shortened if that is too far.
 
-A method says what its tensors are measured from (``Method.reference``). All of them together are one vector; whole
+A method says what its tensors are measured from (``Updates.reference``). All of them together are one vector; whole
 numbers are choices, not distances, and stay as they are.
 """
 

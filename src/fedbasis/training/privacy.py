@@ -3,7 +3,7 @@
 Every client's update, all its tensors as one vector, is shortened to at most ``clip``; their sum is divided by the
 number of clients that were asked (one that fails, or sends what is no number, counts as an update of zero); Gaussian
 noise of deviation ``multiplier * clip / clients`` is added to every number. The method then sees this as if one client
-had sent it (``Method.folded``), so whatever it does with it costs nothing more. Numbers for the log do not take part.
+had sent it (``Updates.from_average``), so whatever it does with it costs nothing more. Numbers for the log do not take part.
 
 The server itself is trusted: it sees single updates. McMahan et al., "Learning Differentially Private Recurrent
 Language Models", ICLR 2018 (with a fixed number of clients a round). docs/privacy.md says what this
