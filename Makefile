@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test lint types bench bench-peers clean
+.PHONY: demo test lint types docs bench bench-peers clean
 .DELETE_ON_ERROR:
 
 $(BASE): pyproject.toml constraints.txt
@@ -35,6 +35,9 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
 bench: $(STAMP)
 	$(BIN)/python benchmarks/all.py
 
@@ -51,4 +54,4 @@ bench-peers: $(PEERS)/.installed
 	$(PEERS)/bin/python benchmarks/peers/run.py
 
 clean:
-	rm -rf $(VENV) $(PEERS) dist runs report.html
+	rm -rf $(VENV) $(PEERS) dist runs site report.html

@@ -1,4 +1,4 @@
-"""Run all benchmarks, one after another in processes of their own, and put their tables into docs/performance.md.
+"""Run all benchmarks, one after another in processes of their own; tables go to docs/explanation/performance.md.
 
 python benchmarks/all.py            (about half an hour on 2 idle cores)
 python benchmarks/all.py --quick    (some minutes; prints and changes no page)
@@ -14,7 +14,7 @@ from measure import options, put
 
 NAMES = ("cost", "basis_round", "overhead", "throughput", "population", "new_clients", "memory")
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "performance.md"
+PAGE = HERE.parent / "docs" / "explanation" / "performance.md"
 
 
 def output_of(name: str, quick: bool) -> str:

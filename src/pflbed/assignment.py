@@ -1,4 +1,4 @@
-"""A benchmark in the making: where every row stands, and the clients so far."""
+"""The assignment of rows to splits and clients while a benchmark is built."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from pflbed.table import Rows, Table
 
 
 class Assignment:
-    """What ``build`` fills in; a row that gets no place is unused."""
+    """Split, client and size of every row; a row that is not assigned is unused."""
 
     def __init__(self, table: Table, spec: Spec) -> None:
         self.table, self.spec = table, spec
@@ -24,7 +24,7 @@ class Assignment:
         self.ids: list[str] = []
 
     def add(self, name: str, rows: Rows, new: bool) -> None:
-        """Give a client its training rows; a new one also its nested sizes."""
+        """Add a client with its training rows; for a new client also draw its nested sizes."""
         self.client[rows] = len(self.ids)
         self.ids.append(name)
         if new:
@@ -34,7 +34,7 @@ class Assignment:
                 self.smallest[part] = number
 
     def benchmark(self) -> Benchmark:
-        """Give what was made."""
+        """Return the finished benchmark."""
         if len(set(self.ids)) != len(self.ids):
             twice = next(name for name, count in Counter(self.ids).items() if count > 1)
             raise InputError(f"every client must have a name of its own, got {twice!r} twice; rename a user")
@@ -42,7 +42,7 @@ class Assignment:
 
 
 def by_domain(table: Table) -> Iterator[tuple[str, Rows]]:
-    """Go through the domains that have rows."""
+    """Iterate over the domains that have rows."""
     for number, domain in enumerate(table.domain_names):
         rows = np.flatnonzero(table.domains == number)
         if len(rows):

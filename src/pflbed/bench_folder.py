@@ -1,7 +1,7 @@
-"""A benchmark's folder: its manifest, its card and its picture; and where its images lie on this machine.
+"""The folder of a benchmark: manifest, card and plot. The location of the images is stored in the user's cache.
 
-The last is remembered in the user's cache, not in the folder: a benchmark from elsewhere cannot point at anything here,
-and its files are the same bytes everywhere. ``data`` says where the images lie if this machine does not know.
+The location is not in the folder itself: so a benchmark from another machine cannot refer to files of this one, and its
+files are the same bytes everywhere. Pass ``data`` if the location is not known here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,23 @@ RESOLUTION = 32
 
 
 def write(benchmark: Benchmark, dataset: Dataset, folder: Path | str) -> None:
-    """Write everything; ``dataset`` is what the benchmark was made from, before anything was left out."""
+    """Write a benchmark to a folder: ``manifest.parquet``, ``card.json`` and ``clients.png``.
+
+    Args:
+        benchmark: The benchmark.
+        dataset: The dataset that it was built from, including images that were left out as unreadable.
+        folder: Where to write. Existing files of a benchmark are replaced.
+
+    Example:
+        >>> import tempfile
+        >>> import pflbed
+        >>> data = pflbed.find("digits4")
+        >>> benchmark = pflbed.build(data.table, pflbed.Spec(clients_per_domain=2, new_clients_per_domain=1))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     pflbed.write(benchmark, data, folder)
+        ...     sorted(path.name for path in Path(folder).iterdir())
+        ['card.json', 'clients.png', 'manifest.parquet']
+    """
     from pflbed.plots import save_bubbles
 
     folder = Path(folder)
@@ -35,7 +51,7 @@ def write(benchmark: Benchmark, dataset: Dataset, folder: Path | str) -> None:
 
 
 def located(folder: Path, data: Path | str | None = None) -> Dataset:
-    """Find the images of a benchmark; names and sizes must be those it was built from."""
+    """Find the dataset of a benchmark; the names and sizes of its images must not have changed."""
     card = read_card(folder)
     place = _place(Path(folder), card, data)
     if card.get("source") == "table":  # the manifest lists the images itself
@@ -58,10 +74,28 @@ def load(
     progress: Progress | None = None,
     channels: int = 3,
 ) -> Clients:
-    """Give the clients of a benchmark with their pixels, decoded once and memory-mapped from then on.
+    """Load the clients of a benchmark folder. Images are decoded once, cached, and memory-mapped.
 
-    >>> client = pflbed.load("bench/")["photo/n00"]
-    >>> client.train.pixels, client.train.labels, client.test, client.label_distribution, client.domain
+    Args:
+        folder: A folder that ``pflbed build`` or ``write`` made.
+        data: The folder or table of the images; None for the location known from when the benchmark was built.
+        resolution: Images are scaled and cropped to this square, or to (height, width).
+        progress: Called with (images done, images in all).
+        channels: 3 for RGB, 1 for gray.
+
+    Returns:
+        The clients by name.
+
+    Example:
+        >>> import tempfile
+        >>> import pflbed
+        >>> data = pflbed.find("digits4")
+        >>> benchmark = pflbed.build(data.table, pflbed.Spec(clients_per_domain=2, new_clients_per_domain=1))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     pflbed.write(benchmark, data, folder)
+        ...     client = pflbed.load(folder, resolution=28)["photo/n00"]
+        >>> client.domain, client.train.pixels.shape[1:]
+        ('photo', (28, 28, 3))
     """
     benchmark = load_manifest(Path(folder))
     dataset = located(Path(folder), data)
@@ -76,7 +110,7 @@ def load(
 
 
 def _place(folder: Path, card: dict[str, Any], data: Path | str | None) -> dict[str, Any]:
-    """What ``find`` needs: as remembered since it was built, or with another folder in its place."""
+    """The arguments of ``find``: as stored when the benchmark was built, or for the folder that the user gives."""
     if data is not None:
         chosen = Path(data)
         images = chosen.parent if chosen.suffix.lower() in TABLES and not chosen.is_dir() else chosen
@@ -87,9 +121,9 @@ def _place(folder: Path, card: dict[str, Any], data: Path | str | None) -> dict[
         if isinstance(place, dict) and all(isinstance(value, str | None) for value in place.values()):
             return {"images": str(Path(place["data"]).parent), **place}
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # forgotten or damaged: it is only a convenience
+        pass  # removed or damaged: the user can still give the folder
     raise InputError(
-        f"this machine does not know where the images of the benchmark {folder} lie; give their folder with --data"
+        f"the location of the images of the benchmark {folder} is not known here; give their folder with --data"
     )
 
 

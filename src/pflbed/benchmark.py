@@ -1,4 +1,4 @@
-"""A benchmark says where every row of a table stands: in which split, with which client, in which size. No pixels."""
+"""A benchmark assigns every row of a table to a split, a client and a size. It holds no pixels."""
 
 from __future__ import annotations
 
@@ -17,17 +17,27 @@ from pflbed.table import Rows, Table
 SPLITS = ("participating", "new", "val", "test", "unused")
 PARTICIPATING, NEW, VAL, TEST, UNUSED = range(len(SPLITS))
 MIXED = "mixed"
-"""What stands for the domain of a client that mixes domains."""
+"""The domain name of a client that has images of several domains."""
 
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """The exact rows of every client; the same table and spec always give the same one."""
+    """The rows of every client. The same table and spec always give the same benchmark.
+
+    Example:
+        >>> import pflbed
+        >>> images, labels = np.zeros((80, 8, 8), dtype=np.uint8), np.arange(80) % 2
+        >>> benchmark = pflbed.from_arrays(images, labels, clients=3, new=2).benchmark
+        >>> benchmark.participating, benchmark.role_of("data/n00")
+        (('data/p00', 'data/p01', 'data/p02'), 'new')
+        >>> set(benchmark.rows("data/n00", "S")) <= set(benchmark.rows("data/n00", "M"))
+        True
+    """
 
     table: Table
     spec: Spec
     split: NDArray[np.int8]
-    """Per row an index into ``SPLITS``; unused rows are the surplus of groups that a holdout cut, or of no client."""
+    """Per row an index into ``SPLITS``; unused rows are the surplus of a holdout's groups, or of no client."""
     client: Rows
     """Per row an index into ``client_ids``, or -1 for a row that belongs to no client alone."""
     client_ids: tuple[str, ...]
@@ -42,7 +52,7 @@ class Benchmark:
 
     @property
     def new(self) -> tuple[str, ...]:
-        """The clients that come after training."""
+        """The clients that arrive after training."""
         return self._roles[NEW]
 
     def role_of(self, client_id: str) -> str:
@@ -79,7 +89,7 @@ class Benchmark:
         return self._shared[_held(split)][names.index(domain)]
 
     def held_rows(self, client_id: str, split: str) -> Rows:
-        """The rows a client is validated ("val") or tested on: its own, its domain's, or those of all domains."""
+        """The validation ("val") or test rows of a client: its own, its domain's, or those of all domains."""
         if self.spec.natural:
             mine = self._rows_of(self._index(client_id))
             held: Rows = mine[self.split[mine] == _held(split)]
@@ -90,11 +100,11 @@ class Benchmark:
         return self.shared_rows(self.domain_of(client_id), split)
 
     def held_weights(self, client_id: str, split: str) -> NDArray[np.float64]:
-        """How much each of ``held_rows`` counts for a client: as its class (and domain) does in its training set.
+        """The weight of each of ``held_rows`` for a client: how frequent its class (and domain) is in training.
 
         A class-balanced test set of one domain is weighted by P_m(y), as in the paper. Where the test set is not
-        balanced (clients that mix domains, official test sets) each class shares its weight among its images. A
-        client's own test images follow its mixture as they are and count the same.
+        balanced (clients that mix domains, official test sets) the weight of a class is divided among its images. A
+        client's own test images have its distribution already and are weighted equally.
         """
         held = self.held_rows(client_id, split)
         if self.spec.natural or not len(held):
@@ -116,13 +126,13 @@ class Benchmark:
         return np.asarray(counts / counts.sum(), dtype=np.float64)
 
     def held_distribution(self, client_id: str, split: str = "test") -> NDArray[np.float64]:
-        """The mixture of classes that a client is scored on, weights included; compare with ``label_distribution``."""
+        """The weighted class distribution that a client is scored on; compare with ``label_distribution``."""
         rows, weights = self.held_rows(client_id, split), self.held_weights(client_id, split)
         sums = np.bincount(self.table.labels[rows], weights=weights, minlength=len(self.table.class_names))
         return np.asarray(sums / max(sums.sum(), np.finfo(np.float64).tiny), dtype=np.float64)
 
     def save(self, folder: Path) -> None:
-        """Write ``manifest.parquet`` and ``card.json``; the same benchmark is the same bytes."""
+        """Write ``manifest.parquet`` and ``card.json``; the same benchmark gives the same bytes."""
         from pflbed.manifest import save
 
         save(self, folder)
@@ -134,7 +144,7 @@ class Benchmark:
 
     @cached_property
     def _sorted(self) -> tuple[Rows, Rows]:
-        """Rows in the order of their clients, and where every client begins: a lookup instead of a search."""
+        """Rows sorted by client, and the start of every client, for fast lookup."""
         order = np.argsort(self.client, kind="stable")
         return order, np.searchsorted(self.client[order], np.arange(len(self.client_ids) + 1))
 
@@ -159,7 +169,7 @@ class Benchmark:
         return {split: np.sort(np.concatenate(parts)) for split, parts in self._shared.items()}
 
     def _cell(self, rows: Rows) -> Rows:
-        """What an image is weighted by: its class, or its class within its domain where clients mix domains."""
+        """The class of every row, or its class within its domain if clients mix domains."""
         if self.spec.partition != "mixture":
             return self.table.labels[rows]
         return self.table.labels[rows] + self.table.domains[rows] * len(self.table.class_names)

@@ -1,8 +1,8 @@
-"""Images are decoded once: a memory-mapped uint8 array, keyed by the table's digest and the resolution.
+"""Images are decoded once into a memory-mapped uint8 array, keyed by the table's digest, the size and the channels.
 
-All cores decode, chunk by chunk, straight into the file. A decode that was killed goes on where it stood, and a cache
-that is used again is checked against its digests first. An image that cannot be decoded is listed with its reason and
-left out.
+Several processes decode in parallel, chunk by chunk, directly into the file. An interrupted decode is resumed. An
+existing cache file is verified by its checksums before use. An image that cannot be decoded is listed with the reason
+and left out.
 """
 
 import contextlib
@@ -22,17 +22,24 @@ from pflbed.errors import InputError
 from pflbed.images import UNREADABLE, Opener, Resolution, careful, fit, open_file, reason, shape_of
 from pflbed.lock import alone
 from pflbed.table import Table
-from pflbed.workers import Job, how_many, share_out
+from pflbed.workers import Job, how_many, run_jobs
 
 Progress = Callable[[int, int], None]
 FORMAT = 2
 CHUNK = 32
-"""Rows per chunk: what a kill can cost each process, and how often progress is told."""
+"""Rows per chunk: what each process may lose when it is killed, and how often progress is reported."""
 
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """The rows that could be decoded, their pixels [N, H, W, C], and what was left out as (path, reason)."""
+    """The rows that could be decoded, their pixels [N, H, W, C], and what was left out as (path, reason).
+
+    Example:
+        >>> import pflbed
+        >>> decoded = pflbed.find("digits4").decode(28)
+        >>> len(decoded.table) == len(decoded.images), decoded.bad
+        (True, [])
+    """
 
     table: Table
     images: NDArray[np.uint8]
@@ -53,7 +60,7 @@ def cache_dir() -> Path:
 
 
 def read_images(root: Path, table: Table, resolution: Resolution, channels: int = 3) -> Decoded:
-    """Decode a few images in memory and leave nothing on the disk, as befits a client's private folder."""
+    """Decode images in memory and write nothing to disk, because a client's images are private."""
     shape = shape_of(resolution, channels)
     _require(table)
     good, bad = _read(open_file, Path(root), table.paths, shape)
@@ -71,10 +78,31 @@ def decode(
     workers: int | None = None,
     channels: int = 3,
 ) -> Decoded:
-    """Give the table's images at ``resolution``, from the cache if that is whole and the files are unchanged.
+    """Decode the images of a table, or read them from the cache if the files are unchanged.
 
-    ``progress`` is told (rows done, rows in all) as chunks get done. ``workers`` processes decode: as many as there
-    are cores, unless the table is small; 1 is this process alone, as for an ``open_image`` others cannot import.
+    Args:
+        root: The folder that the table's paths are relative to.
+        table: The images to decode.
+        resolution: Images are scaled and cropped to this square, or to (height, width).
+        progress: Called with (rows done, rows in all) after every chunk.
+        open_image: Opens the image of a row; other processes import it by its name.
+        workers: The number of processes; None for one per core, or one if the table is small.
+        channels: 3 for RGB, 1 for gray.
+
+    Returns:
+        The rows that could be decoded, their pixels, and the images that were left out.
+
+    Example:
+        >>> import tempfile
+        >>> import pflbed
+        >>> from PIL import Image
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for name in ("photo/cat/1.png", "photo/dog/1.png"):
+        ...         (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
+        ...         Image.new("RGB", (40, 30)).save(Path(folder) / name)
+        ...     decoded = decode(Path(folder), pflbed.scan(Path(folder)), resolution=(24, 32))
+        >>> decoded.images.shape, decoded.bad
+        ((2, 24, 32, 3), [])
     """
     root = Path(root)
     shape = shape_of(resolution, channels)
@@ -86,7 +114,7 @@ def decode(
     chunks = array.whole()
     if chunks is None:
         with alone(array.lock) as locked:
-            chunks = array.whole()  # another process may have made it while this one waited
+            chunks = array.whole()  # another process may have finished it meanwhile
             if chunks is None:
                 with contextlib.nullcontext() if locked else array.apart():
                     chunks = _make(array, root, table, progress, open_image, workers)
@@ -94,7 +122,7 @@ def decode(
 
 
 def stamp(root: Path, table: Table, open_image: Opener) -> str:
-    """Sizes and times of the files, so that an image changed in place is decoded again."""
+    """A hash of the sizes and times of the files, so that a changed image is decoded again."""
     reader = f"{getattr(open_image, '__module__', '')}:{getattr(open_image, '__qualname__', '')}"
     digest = hashlib.sha256(f"{table.digest}\n{reader}\n".encode())
     for path in table.paths:
@@ -114,14 +142,14 @@ def _make(
     open_image: Opener,
     workers: int | None,
 ) -> list[Chunk]:
-    """Decode the chunks that are not there yet; ended early, what is done stays for the next time."""
+    """Decode the missing chunks; finished chunks are kept if this is interrupted."""
     chunks = array.begin()
     jobs = {i: _job(array, i, root, table) for i in range(len(array.spans)) if i not in chunks}
     done = sum(len(array.spans[i]) for i in chunks)
     if chunks and progress is not None:
         progress(done, len(table))
     processes = how_many(workers, len(table) - done)
-    with contextlib.closing(share_out(decode_chunk, open_image, jobs, processes)) as answers:
+    with contextlib.closing(run_jobs(decode_chunk, open_image, jobs, processes)) as answers:
         for i, answer in answers:
             chunks[i] = Chunk.parse(answer, array.spans[i])
             array.log({i: chunks[i]})
@@ -148,10 +176,10 @@ def _job(array: ChunkedArray, i: int, root: Path, table: Table) -> Job:
 
 
 def decode_chunk(open_image: Opener, job: Job) -> Any:
-    """Decode a chunk into its place in the part, in whatever process; the answer is what ``Chunk.parse`` takes."""
+    """Decode a chunk and write it to the partial file, in any process; returns what ``Chunk.parse`` reads."""
     good, bad = _read(open_image, Path(job["root"]), job["paths"], job["shape"], job["first"])
     pixels = b"".join(image.tobytes() for image in good)
-    with Path(job["part"]).open("r+b") as file:  # not by a memory map, which a full disk turns into a crash
+    with Path(job["part"]).open("r+b") as file:  # not a memory map: on a full disk it crashes the process
         file.seek(job["offset"])
         file.write(pixels)
     return {"sha256": hashlib.sha256(pixels).hexdigest(), "bad": bad}
@@ -160,7 +188,7 @@ def decode_chunk(open_image: Opener, job: Job) -> Any:
 def _read(
     open_image: Opener, root: Path, paths: Iterable[str], shape: Sequence[int], first: int = 0
 ) -> tuple[list[NDArray[np.uint8]], list[tuple[int, str]]]:
-    """Decode images; return those that are good, and the numbers of the others with the reason."""
+    """Decode images; return those that could be decoded, and the row numbers of the others with the reason."""
     height, width, channels = shape
     good: list[NDArray[np.uint8]] = []
     bad: list[tuple[int, str]] = []
@@ -168,7 +196,7 @@ def _read(
         try:
             with careful(), open_image(root, path) as opened:
                 good.append(fit(opened, (height, width), channels))
-        except InputError:  # a path that must not be followed is no matter of one image
+        except InputError:  # an unsafe path is an error of the whole table
             raise
         except UNREADABLE as error:
             bad.append((row, reason(error, root)))

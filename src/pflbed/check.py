@@ -1,8 +1,8 @@
-"""A dataset is looked at once in full: which images cannot be read, and which are the same picture twice.
+"""Check all images of a dataset once: which cannot be read, and which are duplicates.
 
-Two images are the same if their pixels are, upright and on white at their own size, whatever the files' names, formats
-and bytes. The same picture in two splits would let a model be tested on what it was trained on, so rows that share one
-get a group. What was found is kept beside the image cache for as long as the files stay as they are.
+Two images are duplicates if their pixels are equal (upright, on white, at their own size), whatever the names, formats
+and bytes of the files. Duplicates in two splits would leak training images into the test set, so they get the same
+group. The result is cached until the files change.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from pflbed.errors import InputError
 from pflbed.files import write_json
 from pflbed.images import UNREADABLE, Opener, careful, flat, open_file, reason
 from pflbed.table import Table
-from pflbed.workers import Job, how_many, share_out
+from pflbed.workers import Job, how_many, run_jobs
 
 FORMAT = 1
 FIRST_BAD, FIRST_GAPS = 5, 10
@@ -27,12 +27,12 @@ FIRST_BAD, FIRST_GAPS = 5, 10
 
 @dataclass(frozen=True)
 class Findings:
-    """What a dataset's images are like, by their paths."""
+    """The result of a check; images are named by their paths."""
 
     bad: list[tuple[str, str]]
-    """Unreadable ones, each with the reason, in the table's order."""
+    """Unreadable images, each with the reason, in the table's order."""
     duplicates: list[tuple[str, ...]]
-    """Those with the same pixels, in the table's order."""
+    """Sets of images with the same pixels, in the table's order."""
 
 
 def check(
@@ -42,7 +42,7 @@ def check(
     progress: Progress | None = None,
     workers: int | None = None,
 ) -> Findings:
-    """Read every image in full, unless that was done before and the files are unchanged."""
+    """Read every image, or return the cached result if the files are unchanged."""
     root = Path(root)
     if not len(table):
         raise InputError("a table must have at least one row to be checked, got none; check how it was made")
@@ -58,7 +58,7 @@ def check(
     bad: dict[int, str] = {}
     pixels: dict[int, str] = {}
     done = 0
-    with contextlib.closing(share_out(look_at, open_image, jobs, processes)) as answers:
+    with contextlib.closing(run_jobs(check_chunk, open_image, jobs, processes)) as answers:
         for first, answer in answers:
             for row, (digest, why) in enumerate(answer, start=first):
                 if digest:
@@ -76,8 +76,8 @@ def check(
     return _findings(found, table)
 
 
-def look_at(open_image: Opener, job: Job) -> Any:
-    """Read a chunk of images, in whatever process; per image the digest of its pixels or, that empty, what is wrong."""
+def check_chunk(open_image: Opener, job: Job) -> Any:
+    """Read a chunk of images, in any process; per image the digest of its pixels, or an empty digest and the error."""
     root = Path(job["root"])
     answer: list[tuple[str, str]] = []
     for path in job["paths"]:
@@ -87,7 +87,7 @@ def look_at(open_image: Opener, job: Job) -> Any:
             digest = hashlib.sha256(f"{image.width} {image.height} ".encode())
             digest.update(image.tobytes())
             answer.append((digest.hexdigest(), ""))
-        except InputError:  # a path that must not be followed is no matter of one image
+        except InputError:  # an unsafe path is an error of the whole table
             raise
         except UNREADABLE as error:
             answer.append(("", reason(error, root)))
@@ -95,10 +95,10 @@ def look_at(open_image: Opener, job: Job) -> Any:
 
 
 def content_groups(table: Table, findings: Findings) -> tuple[str, ...] | None:
-    """Name a group per row, so that copies within a domain share one; None if no row needs any.
+    """Name a group per row, so that duplicates within a domain share one; None if there are no groups.
 
-    A group lies within one domain, so copies across domains stay apart. Where a table has groups, they are kept, and
-    those that a copy connects become one.
+    A group belongs to one domain, so duplicates across domains get different groups. Groups that the table has are
+    kept; those that contain duplicates of each other are merged.
     """
     # Names in the order of the rows, so that a copy elsewhere does not change how the other rows are drawn.
     width = len(str(len(table)))
@@ -123,28 +123,28 @@ def content_groups(table: Table, findings: Findings) -> tuple[str, ...] | None:
 
 
 def describe(table: Table, findings: Findings) -> list[str]:
-    """Say in sentences what is wrong with a dataset; nothing if all is well."""
-    said: list[str] = []
+    """Describe the problems of a dataset, one sentence each."""
+    problems: list[str] = []
     if findings.bad:
         listed = [f"{path} ({why})" for path, why in findings.bad[:FIRST_BAD]]
         more = len(findings.bad) - len(listed)
         rest = f", and {more:,} more" if more else ""
-        said.append(f"{_count(len(findings.bad), 'image', 'images')} cannot be read: {', '.join(listed)}{rest}")
+        problems.append(f"{_count(len(findings.bad), 'image', 'images')} cannot be read: {', '.join(listed)}{rest}")
     gaps = _gaps(table, findings)
-    said += gaps[:FIRST_GAPS]
+    problems += gaps[:FIRST_GAPS]
     if len(gaps) > FIRST_GAPS:
-        said.append(f"and {len(gaps) - FIRST_GAPS:,} more classes that a domain lacks")
+        problems.append(f"and {len(gaps) - FIRST_GAPS:,} more classes that a domain lacks")
     if within := _within(table, findings):
         many = _count(len(within), "picture occurs", "pictures occur")
-        said.append(f"{many} more than once within a domain, such as {within[0][0]} and {within[0][1]}")
+        problems.append(f"{many} more than once within a domain, such as {within[0][0]} and {within[0][1]}")
     if across := _across(table, findings):
         many = _count(len(across), "picture occurs", "pictures occur")
-        said.append(f"{many} in more than one domain, such as {across[0][0]} and {across[0][1]}")
-    return said
+        problems.append(f"{many} in more than one domain, such as {across[0][0]} and {across[0][1]}")
+    return problems
 
 
 def trained_and_tested(benchmark: Benchmark, findings: Findings) -> int:
-    """Count the test images of which a client trains on a copy, which only copies across domains can be."""
+    """Count the test images of which a client trains on a duplicate; only duplicates across domains can be."""
     split = dict(zip(benchmark.table.paths, benchmark.split.tolist(), strict=True))
     leaks = 0
     for copies in findings.duplicates:
@@ -158,7 +158,7 @@ def _count(count: int, one: str, several: str) -> str:
 
 
 def _gaps(table: Table, findings: Findings) -> list[str]:
-    """Where a domain has no readable image of a class."""
+    """The classes of which a domain has no readable image."""
     unreadable = {path for path, _ in findings.bad}
     rows = zip(table.paths, table.labels.tolist(), table.domains.tolist(), strict=True)
     found = {(label, domain) for path, label, domain in rows if path not in unreadable}
@@ -173,7 +173,7 @@ def _gaps(table: Table, findings: Findings) -> list[str]:
 
 
 def _by_domain(table: Table, findings: Findings) -> list[dict[int, list[str]]]:
-    """The copies of each picture, by domain; of rows that are not in the table nothing is said."""
+    """The duplicates of each picture by domain; paths that are not in the table are left out."""
     domain_of = dict(zip(table.paths, table.domains.tolist(), strict=True))
     sorted_out: list[dict[int, list[str]]] = []
     for copies in findings.duplicates:
@@ -203,7 +203,7 @@ def _findings(found: Any, table: Table) -> Findings:
 
 
 def _recall(place: Path, key: str, table: Table) -> Findings | None:
-    """What was found before, or None if the images must be looked at (again)."""
+    """The cached result, or None if there is none for these files."""
     try:
         card = json.loads(place.read_text(encoding="utf-8"))
         if (card["format"], card["stamp"], card["sha256"]) != (FORMAT, key, _digest(card["found"])):

@@ -1,8 +1,8 @@
-"""A large array is made and proven in chunks of rows, each with its digest, so that no damage or kill costs the whole.
+"""A large array is written and verified in chunks of rows, each with a checksum, so that it can be resumed.
 
-While it is made, the rows lie in ``<name>.part`` and a journal beside it lists the finished chunks, one line of JSON
-each. In the part every chunk has room for all its rows; at the end the gaps that bad rows left are closed, the card
-with all digests is written and the part takes its place. Whatever is found later counts only if its digest agrees.
+While it is written, the rows are in ``<name>.part``, and a journal lists the finished chunks, one line of JSON each. In
+the partial file every chunk has room for all its rows. At the end the gaps of bad rows are removed, the card with all
+checksums is written, and the partial file is renamed. Data is used later only if its checksum is right.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ class Chunk:
 
     @classmethod
     def parse(cls, raw: Any, rows: range) -> "Chunk":
-        """Take what was read from a file, or refuse it with one of ``ValueError, KeyError, TypeError``."""
+        """Check the JSON of a chunk; raises one of ``ValueError, KeyError, TypeError``."""
         bad = tuple((row, why) for row, why in raw["bad"])
         numbers = [row for row, _ in bad]
         texts = [raw["sha256"], *(why for _, why in bad)]
@@ -43,12 +43,12 @@ class Chunk:
         return cls(raw["sha256"], bad)
 
     def as_dict(self) -> dict[str, Any]:
-        """What ``parse`` reads."""
+        """The JSON that ``parse`` reads."""
         return {"sha256": self.sha256, "bad": self.bad}
 
 
 class ChunkedArray:
-    """The .npy file at ``place`` of ``count`` rows of uint8, made of what ``head`` tells; its card lies beside it."""
+    """The .npy file at ``place`` with ``count`` rows of uint8, and its card; ``head`` identifies the content."""
 
     def __init__(self, place: Path, count: int, row_shape: tuple[int, ...], rows: int, head: dict[str, Any]) -> None:
         self.place, self.card, self.row_shape = place, place.with_suffix(".json"), row_shape
@@ -60,11 +60,11 @@ class ChunkedArray:
         self._row_bytes = int(np.prod(row_shape))
         self._begin = len(self._header(count))
         self.slots = [self._begin + span.start * self._row_bytes for span in self.spans]
-        """Where in the part each chunk begins."""
+        """The offset of every chunk in the partial file."""
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Make the array in files of this call alone, for want of a lock; they cannot be taken up again."""
+        """Use files of this call only, where there is no lock; they cannot be resumed."""
         own = f"{self.place.name}.{os.urandom(6).hex()}"
         self.part, self.journal = self.place.with_name(f"{own}.part"), self.place.with_name(f"{own}.journal")
         try:
@@ -73,7 +73,7 @@ class ChunkedArray:
             self.discard()
 
     def whole(self) -> list[Chunk] | None:
-        """All chunks, if the finished file is there and every byte of it is as its card says."""
+        """All chunks, if the finished file exists and all its checksums are right."""
         chunks = self._read_card()
         if len(chunks) < len(self.spans):
             return None
@@ -84,15 +84,15 @@ class ChunkedArray:
             right = right and self.place.stat().st_size == packed[-1]
         except OSError:
             return None
-        right = right and len(self._proven(self.place, chunks, packed)) == len(chunks)
+        right = right and len(self._verified(self.place, chunks, packed)) == len(chunks)
         return [chunks[i] for i in range(len(self.spans))] if right else None
 
     def begin(self) -> dict[int, Chunk]:
-        """Lay out the part and tell which chunks are in it already, from a killed run or from a damaged whole."""
+        """Create the partial file; return the chunks that can be reused from an interrupted run or a damaged file."""
         chunks = self._read_journal()
         if not chunks:
-            self.part.unlink(missing_ok=True)  # a worker of a killed run that still writes now writes nowhere
-        chunks = self._proven(self.part, chunks, self.slots)
+            self.part.unlink(missing_ok=True)  # a worker of a killed run may still write to the old file
+        chunks = self._verified(self.part, chunks, self.slots)
         finished = self._read_card()
         packed = self._packed(finished)
         missing = {i: chunk for i, chunk in finished.items() if i not in chunks}
@@ -100,7 +100,7 @@ class ChunkedArray:
         with self.part.open("r+b") as file:
             file.write(self._header(self.head["count"]))
             file.truncate(self._begin + self.head["count"] * self._row_bytes)
-            for i, chunk in self._proven(self.place, missing, packed).items():
+            for i, chunk in self._verified(self.place, missing, packed).items():
                 with self.place.open("rb") as old:
                     old.seek(packed[i])
                     file.seek(self.slots[i])
@@ -111,12 +111,12 @@ class ChunkedArray:
         return chunks
 
     def log(self, chunks: dict[int, Chunk]) -> None:
-        """Note finished chunks in the journal."""
+        """Append finished chunks to the journal."""
         with self.journal.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps({"chunk": i, **chunk.as_dict()}) + "\n" for i, chunk in chunks.items())
 
     def finish(self, chunks: dict[int, Chunk]) -> list[Chunk]:
-        """Close the gaps, write the card, and put the part in its place."""
+        """Remove the gaps, write the card, and rename the partial file."""
         packed = self._packed(chunks)
         with self.part.open("r+b") as file:
             for i, slot in enumerate(self.slots):
@@ -129,26 +129,26 @@ class ChunkedArray:
             file.seek(0)
             file.write(self._header((packed[-1] - self._begin) // self._row_bytes))
             file.flush()
-            os.fsync(file.fileno())  # the content is on the disk before the name is
+            os.fsync(file.fileno())  # the content must be on disk before the name
         ordered = [chunks[i] for i in range(len(self.spans))]
-        # The card goes first: killed between the two, the next run finds the part and its journal, and all is saved.
+        # The card is written first: if killed in between, the next run resumes from the partial file and its journal.
         write_json(self.card, {**self.head, "chunks": [chunk.as_dict() for chunk in ordered]})
         self.part.replace(self.place)
         self.discard()
         return ordered
 
     def discard(self) -> None:
-        """Remove what stands beside the array while it is made."""
+        """Remove the partial file and the journal."""
         self.part.unlink(missing_ok=True)
         self.journal.unlink(missing_ok=True)
 
     def load(self) -> NDArray[np.uint8]:
-        """Map the finished array into memory, to be read only."""
+        """Memory-map the finished array, read-only."""
         array: NDArray[np.uint8] = np.load(self.place, mmap_mode="r", allow_pickle=False)
         return array
 
     def _header(self, count: int) -> bytes:
-        """The head of an .npy file; numpy pads it for any length of the first axis, so it can be written over."""
+        """The header of an .npy file; numpy pads it for any number of rows, so it can be overwritten."""
         file = io.BytesIO()
         shape = (count, *self.row_shape)
         np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
@@ -158,12 +158,12 @@ class ChunkedArray:
         return (len(self.spans[i]) - len(chunk.bad)) * self._row_bytes
 
     def _packed(self, chunks: dict[int, Chunk]) -> list[int]:
-        """Where each chunk of a finished file begins, and where the last one ends."""
+        """The offset of every chunk in the finished file, and the end of the last one."""
         sizes = [self._size(i, chunk) for i, chunk in sorted(chunks.items())]
         return [self._begin + int(offset) for offset in np.cumsum([0, *sizes])]
 
-    def _proven(self, path: Path, chunks: dict[int, Chunk], offsets: list[int]) -> dict[int, Chunk]:
-        """Those chunks whose bytes in a file have the digest they should; hashing leaves Python free, so in threads."""
+    def _verified(self, path: Path, chunks: dict[int, Chunk], offsets: list[int]) -> dict[int, Chunk]:
+        """The chunks whose bytes in a file have the right checksum; in threads, because hashing releases the GIL."""
         try:
             content = np.memmap(path, dtype=np.uint8, mode="r")
         except (OSError, ValueError):  # not there, or empty
@@ -177,7 +177,7 @@ class ChunkedArray:
             return {i: chunk for (i, chunk), ok in zip(chunks.items(), pool.map(right, chunks), strict=True) if ok}
 
     def _read_card(self) -> dict[int, Chunk]:
-        """What the card says, or nothing if it is of something else or not whole."""
+        """The chunks in the card, or none if it does not match or is damaged."""
         try:
             card = json.loads(self.card.read_text(encoding="utf-8"))
             chunks = card.pop("chunks")
@@ -188,7 +188,7 @@ class ChunkedArray:
             return {}
 
     def _read_journal(self) -> dict[int, Chunk]:
-        """What the journal says, up to the line at which it was cut off."""
+        """The chunks in the journal, up to the first damaged line."""
         chunks: dict[int, Chunk] = {}
         try:
             with self.journal.open(encoding="utf-8") as file:

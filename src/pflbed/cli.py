@@ -1,4 +1,4 @@
-"""The command line of PFLBed: scan, build, show, score, export. It prints; everything else is told what to do."""
+"""The command line of PFLBed: scan, build, show, score, export. Only this module prints."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ app = typer.Typer(
 
     [bold]scan[/bold] a dataset and see its problems, [bold]build[/bold] a benchmark of participating and new clients
     from it, [bold]show[/bold] who has what, [bold]score[/bold] predictions that any framework made,
-    [bold]export[/bold] the clients to other tools. No image is copied, and the same seed gives the same benchmark.
+    [bold]export[/bold] the clients to other tools. No image is copied. The same seed gives the same benchmark.
 
     DATA is a folder <domain>/<class>/<image>, a csv or parquet table (columns path, class, and optionally domain,
     user, group, split), the folder of a dataset that --source names, or the word [bold]digits4[/bold] for the
@@ -35,14 +35,12 @@ app = typer.Typer(
 )
 console = Console(emoji=False)
 SHOWN = 200
-"""Clients listed before the rest is left to --all."""
+"""Clients that are listed without --all."""
 
 Data = Annotated[str, typer.Argument(metavar="DATA", help="A folder, a table, or 'digits4'.")]
 SourceName = Annotated[
     str | None,
-    typer.Option(
-        help="The dataset: pacs, office-home, gld23k, cifar10, cifar100, cifar100-coarse, femnist; see README."
-    ),
+    typer.Option(help="The dataset: pacs, office-home, gld23k, cifar10, cifar100, cifar100-coarse, femnist."),
 ]
 ImagesFolder = Annotated[
     Path | None, typer.Option(help="Where the paths of a table begin; default: the table's own folder.")
@@ -98,7 +96,7 @@ def scan(
     """List domains, classes and counts, a digest of the data, and its problems.
 
     Problems are images that cannot be read, classes that are empty or missing from a domain, and pictures that occur
-    twice (which could stand in training and in test). Exit code 1 if there are any.
+    twice (which could be in training and in test). Exit code 1 if there are any.
     """
     from pflbed.dataset import find
 
@@ -156,11 +154,11 @@ def build(
     ] = False,
     replace_: Annotated[bool, typer.Option("--replace", help="Write over a benchmark that is there already.")] = False,
 ) -> None:
-    """Split a dataset into participating and new clients, and write who has what.
+    """Split a dataset into participating and new clients, and write the benchmark.
 
-    Writes manifest.parquet (a row per image), card.json (what made it, and P_m(y) of every client) and clients.png.
+    Writes manifest.parquet (a row per image), card.json (its settings, and P_m(y) of every client) and clients.png.
     Images that cannot be read are left out, and copies of one picture within a domain stay on one side of every split.
-    What is not given is as in the paper for the dataset that --source names.
+    Defaults are the paper's settings for the dataset that --source names.
     """
     from pflbed.bench_folder import write
     from pflbed.check import trained_and_tested
@@ -260,7 +258,7 @@ def score(
         return
     console.print(score_grid(scores), highlight=False)
     worst = min(scores.personalized, key=lambda name: scores.personalized[name])
-    _say(f"The worst served client is {worst}: {100 * scores.personalized[worst]:.1f} %.")
+    _say(f"The client with the lowest accuracy is {worst}: {100 * scores.personalized[worst]:.1f} %.")
     for role, listed in (("participating", benchmark.participating), ("new", benchmark.new)):
         missing = len(listed) - scores.count(role)
         if 0 < missing < len(listed):
@@ -277,10 +275,10 @@ def export(
                                           "table to fill in for 'score'.")],
     out: Annotated[Path, typer.Option(help="The folder to write to; it must not exist.")],
     data: Annotated[
-        str | None, typer.Option(help="Where the images lie now, if not where they lay when it was built.")
+        str | None, typer.Option(help="Where the images are now, if they were moved after the benchmark was built.")
     ] = None,
 ) -> None:  # fmt: skip
-    """Hand the clients to other tools."""
+    """Export the clients to other tools."""
     from pflbed.bench_folder import located
     from pflbed.export import export as write_export
     from pflbed.manifest import load_manifest
@@ -299,7 +297,7 @@ def _split(text: str | None) -> tuple[float, ...] | None:
     try:
         return tuple(float(part) for part in text.split("/"))
     except ValueError:
-        raise InputError(f"--split must be four percentages such as 60/20/5/15, got {text!r}; mend it") from None
+        raise InputError(f"--split must be four percentages such as 60/20/5/15, got {text!r}; correct it") from None
 
 
 def _sizes(text: str | None) -> dict[str, float] | None:
@@ -309,7 +307,7 @@ def _sizes(text: str | None) -> dict[str, float] | None:
         pairs = [part.split("=") for part in text.split(",")]
         return {name.strip(): float(share) for name, share in pairs}
     except ValueError:
-        raise InputError(f"--sizes must be names and shares such as S=0.5,M=1, got {text!r}; mend it") from None
+        raise InputError(f"--sizes must be names and shares such as S=0.5,M=1, got {text!r}; correct it") from None
 
 
 def _problems(problems: list[str], otherwise: str) -> None:
@@ -326,7 +324,7 @@ def _say(line: str) -> None:
 
 @contextmanager
 def _progress(what: str) -> Iterator[Any]:
-    """A bar on stderr while something is counted; nothing where there is no terminal."""
+    """A progress bar on stderr; nothing if that is no terminal."""
     errors = Console(stderr=True, emoji=False)
     bar = Progress(
         TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
@@ -338,5 +336,5 @@ def _progress(what: str) -> Iterator[Any]:
 
 
 def main() -> None:
-    """Run the command line; turn what a user can mend into one sentence and exit code 2."""
+    """Run the command line; an input error becomes one sentence and exit code 2."""
     run(app, "pflbed", "Stopped: nothing half-written is left; run the command again.")

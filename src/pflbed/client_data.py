@@ -1,4 +1,4 @@
-"""A benchmark and its pixels become clients: each with its own training images and the images it is scored on."""
+"""Clients: a benchmark combined with its pixels. Each has training images and the images it is scored on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pflbed.errors import InputError, did_you_mean
 from pflbed.table import Rows
 
 MemmapLocation = tuple[str, int, tuple[int, ...]]
-"""A memory map: its file, where it begins, its shape."""
+"""A memory map: its file, its offset and its shape."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,7 +43,7 @@ class Images:
     rows: Rows
     labels: Rows
     origin: Hashable = None
-    """Of which images the source is a copy (their ``key``), if it is one."""
+    """The ``key`` of the images that ``source`` is a copy of, if it is a copy."""
 
     def __post_init__(self) -> None:
         if self.source.ndim != 4 or 0 in self.source.shape[1:] or self.source.dtype != np.uint8:
@@ -55,8 +55,8 @@ class Images:
 
     @property
     def pixels(self) -> NDArray[np.uint8]:
-        """The images themselves, copied out of the memory map now: keep them if they are needed often."""
-        return np.asarray(self.source[self.rows])  # row numbers make a copy; this makes it an ordinary array
+        """The pixels as an array. Every access copies them: store them if they are needed often."""
+        return np.asarray(self.source[self.rows])  # indexing copies; asarray drops the memmap class
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -67,12 +67,12 @@ class Images:
 
     @property
     def key(self) -> tuple[Hashable, bytes]:
-        """The same for the same images, also for copies of them in another process."""
+        """Equal for the same images, also for their copies in another process."""
         source = self.origin or _memmap_location(self.source) or id(self.source)
         return source, hashlib.blake2b(self.rows.tobytes(), digest_size=16).digest()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel to another process: a memory map as its file's name, anything else as these images alone."""
+        """Pickle a memory map as its file name, any other array as a copy of these images only."""
         location = _memmap_location(self.source)
         if location is None:
             return Images, (self.pixels, np.arange(len(self)), self.labels, self.key)
@@ -80,7 +80,7 @@ class Images:
 
 
 def _memmap_location(source: NDArray[np.uint8]) -> MemmapLocation | None:
-    """Where an array's file lies, if it is a memory map as a whole (a part of one forgets where it begins)."""
+    """The location of an array that is a whole memory map; None for others (a slice does not know its offset)."""
     if isinstance(source, np.memmap) and isinstance(source.base, mmap.mmap) and source.filename is not None:
         return str(source.filename), source.offset, source.shape
     return None
@@ -98,7 +98,17 @@ def _file(location: MemmapLocation) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """All that a method may see of one client; shared ``val`` and ``test`` are one object for all who share them."""
+    """One client: the data that a method may use. Clients with the same ``val`` or ``test`` share one object.
+
+    Example:
+        >>> import pflbed
+        >>> images, labels = np.zeros((80, 8, 8), dtype=np.uint8), np.arange(80) % 2
+        >>> client = pflbed.from_arrays(images, labels, clients=3, new=2)["data/n00"]
+        >>> client.id, client.domain, list(client.sizes)
+        ('data/n00', 'data', ['S', 'M'])
+        >>> len(client.sized("S")) <= len(client.train)
+        True
+    """
 
     id: str
     domain: str
@@ -108,11 +118,11 @@ class Client:
     label_distribution: NDArray[np.float64]
     """P_m(y) of the full training set."""
     val_weights: NDArray[np.float64]
-    """How much every image of ``val`` counts for this client ..."""
+    """The weight of every image of ``val`` for this client."""
     test_weights: NDArray[np.float64]
-    """... and every image of ``test``: by P_m(y), see ``Benchmark.held_weights``."""
+    """The weight of every image of ``test``: by P_m(y), see ``Benchmark.held_weights``."""
     sizes: Mapping[str, Rows]
-    """For every size the places of its images within ``train``."""
+    """For every size the indices of its images in ``train``."""
 
     def sized(self, size: str) -> Images:
         """The training images of one size."""

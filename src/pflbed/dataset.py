@@ -1,4 +1,4 @@
-"""What a user points at becomes rows and pixels: an image folder, a csv or parquet table, a known dataset, Digits-4."""
+"""Where images come from: an image folder, a csv or parquet table, a known dataset, or the embedded Digits-4."""
 
 from __future__ import annotations
 
@@ -23,14 +23,20 @@ TABLES = (".csv", ".parquet")
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rows, where their images lie, and how to open one."""
+    """A table, the folder of its images, and how to open one. ``find`` creates it.
+
+    Example:
+        >>> dataset = find("digits4")
+        >>> dataset.source.name, dataset.decode(28).images.shape[1:]
+        ('digits4', (28, 28, 3))
+    """
 
     source: Source
     root: Path
-    """The folder that paths are relative to; nothing outside it is read."""
+    """The folder that the table's paths are relative to; nothing outside it is read."""
     table: Table
     place: dict[str, Any]
-    """How to find it again on this machine, as ``find`` takes it."""
+    """The arguments of ``find`` that give this dataset again on this machine."""
 
     def decode(
         self,
@@ -46,14 +52,14 @@ class Dataset:
         return decode(self.root, chosen, resolution, progress, self.source.open_image, channels=channels)
 
     def problems(self, findings: Findings | None = None) -> list[str]:
-        """Say what is wrong with the folder, the names and the counts and, if they were looked at, the images."""
+        """Describe the problems of the folder, names and counts and, if ``findings`` are given, of the images."""
         from pflbed.check import Findings, describe
 
         named = [*self.source.oddities(self.root), *self.source.problems(self.table)]
         return named + describe(self.table, findings or Findings([], []))
 
     def checked(self, progress: Progress | None = None) -> tuple[Dataset, Findings, list[str]]:
-        """Open every image: leave out what cannot be read, keep copies of one together, say what was found."""
+        """Read every image; leave out unreadable ones, group duplicates, and return the findings and problems."""
         from pflbed.check import Findings, check, content_groups
 
         if self.source.decoded is not None:  # computed images are readable and distinct
@@ -125,9 +131,9 @@ def _table_file(path: Path, images: Path | None, place: dict[str, Any]) -> Datas
 
 
 def listed(table: Table, root: Path, place: dict[str, Any], title: str = "this table") -> Dataset:
-    """Images that a table lists, with their paths beginning at ``root``."""
+    """The dataset of a table whose paths are relative to ``root``."""
     if not root.is_dir():
-        raise InputError(f"the images of a table must lie in a folder, got {root}, which is none; check the path")
+        raise InputError(f"the images of a table must be in a folder, got {root}, which is none; check the path")
     source = Source(
         name="table", title=title, home="its images", layout="them where its paths say", scan=lambda _: table,
         open_image=open_file, counts={}, spec=Spec(),

@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: tables of counts, of clients and of scores."""
+"""Tables for the terminal: counts, clients and scores."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from pflbed.table import Table
 
 
 def client_row(benchmark: Benchmark, name: str) -> dict[str, Any]:
-    """What there is to say of one client."""
+    """The properties of one client."""
     shares, names = benchmark.label_distribution(name), benchmark.table.class_names
     ranked = sorted(shares.nonzero()[0], key=lambda i: -shares[i])
     role = benchmark.role_of(name)
@@ -93,7 +93,7 @@ def score_grid(scores: Scores) -> Grid:
 
 
 def summary(benchmark: Benchmark) -> Iterator[str]:
-    """What a benchmark is worth, in a few lines."""
+    """A summary of a benchmark in a few lines."""
     sizes = sorted((len(benchmark.rows(name)), name) for name in benchmark.client_ids)
     yield (
         f"{len(benchmark.participating):,} participating and {len(benchmark.new):,} new clients of "
@@ -101,7 +101,7 @@ def summary(benchmark: Benchmark) -> Iterator[str]:
         f"{sizes[0][1]}, trains on {sizes[0][0]}, the largest, {sizes[-1][1]}, on {sizes[-1][0]}."
     )
     if unused := int((benchmark.split == UNUSED).sum()):
-        yield f"{unused:,} images are unused: copies that would stand on both sides of a split, or images of no client."
+        yield f"{unused:,} images are unused: duplicates that would be in two splits, or images of no client."
     measured = mismatch(benchmark)
     if measured is None:
         yield "No client has test images of its classes, so none can be scored."
@@ -110,5 +110,5 @@ def summary(benchmark: Benchmark) -> Iterator[str]:
         yield f"{measured.unscored:,} clients have no test images of their classes and cannot be scored."
     yield (
         f"Label mismatch between training and test, mean over clients: {measured.here:.4f} here, "
-        f"{measured.conventional:.4f} if each client's own images were halved (0 is faithful, 2 the worst)."
+        f"{measured.conventional:.4f} if each client's own images were halved (0 is best, 2 is worst)."
     )

@@ -1,4 +1,4 @@
-"""A file appears whole or not at all: it is written under a temporary name beside its place, then renamed."""
+"""Atomic writes: a file is written under a temporary name in the same folder, then renamed."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path of this call alone; on success it takes the place of ``path``, else it is removed."""
+    """Yield a unique temporary path; on success it is renamed to ``path``, else it is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(handle)
@@ -21,20 +21,20 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         temporary.chmod(0o666 & ~_umask())
         with temporary.open("rb+") as file:
-            os.fsync(file.fileno())  # the content is on the disk before the name is
+            os.fsync(file.fileno())  # the content must be on disk before the name
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON with sorted keys, so that the same value is the same bytes."""
+    """Write JSON with sorted keys, so that the same value gives the same bytes."""
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def sha256_of(path: Path) -> str:
-    """Hash a file without holding it in memory."""
+    """Hash a file without loading it into memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,6 +1,6 @@
-"""flwr-datasets deals a dataset to clients by a partitioner; this one deals exactly as a benchmark's manifest does.
+"""A partitioner for flwr-datasets that assigns rows to clients exactly as a benchmark's manifest does.
 
-Import it only where flwr-datasets is installed. It sends its makers a message on use, unless FLWR_TELEMETRY_ENABLED=0.
+Import it only where flwr-datasets is installed. That package sends telemetry unless FLWR_TELEMETRY_ENABLED=0.
 """
 
 from __future__ import annotations
@@ -26,14 +26,25 @@ except ImportError as error:
 
 
 class ManifestPartitioner(Partitioner):  # type: ignore[misc]
-    """Partition i is what client ``client_ids[i]`` trains on, or is validated or tested on.
+    """Partition i holds the training (or validation, or test) images of client ``client_ids[i]``.
 
-    Rows are found by the column ``row`` that ``pflbed export --to flower`` writes, in whatever order they are. A
-    dataset without that column must have exactly the manifest's rows in their order, so it must not have been shuffled
+    Rows are matched by the column ``row`` that ``pflbed export --to flower`` writes, in any order. A dataset without
+    that column must have exactly the manifest's rows in their order, so it must not be shuffled
     (``FederatedDataset(..., shuffle=False)``).
 
-    >>> partitioner = ManifestPartitioner(load_manifest("export/benchmark"))
-    >>> FederatedDataset(dataset="export", partitioners={"participating": partitioner}).load_partition(0)
+    Args:
+        benchmark: The benchmark, for instance from ``load_manifest("export/benchmark")``.
+        role: "participating" or "new".
+        split: "train", "val" or "test".
+        size: For new clients, the size of the training set.
+
+    Example:
+        >>> import datasets, pflbed
+        >>> clients = pflbed.from_arrays(np.zeros((80, 8, 8), dtype=np.uint8), np.arange(80) % 2, clients=3, new=2)
+        >>> partitioner = ManifestPartitioner(clients.benchmark)
+        >>> partitioner.dataset = datasets.Dataset.from_dict({"label": [i % 2 for i in range(80)]})
+        >>> partitioner.load_partition(0).num_rows == len(clients["data/p00"].train)
+        True
     """
 
     def __init__(
@@ -54,16 +65,16 @@ class ManifestPartitioner(Partitioner):  # type: ignore[misc]
 
     @property
     def client_ids(self) -> tuple[str, ...]:
-        """The clients in the order of their partitions."""
+        """The clients, in the order of the partitions."""
         return self._ids
 
     @property
     def num_partitions(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return len(self._ids)
 
     def load_partition(self, partition_id: int) -> Dataset:
-        """Give a client's rows of the dataset, in the order of the manifest."""
+        """Return the rows of one client, in the order of the manifest."""
         if not 0 <= partition_id < len(self._ids):
             raise InputError(
                 f"a partition must be one of 0 to {len(self._ids) - 1}, got {partition_id}; see client_ids"
@@ -76,7 +87,7 @@ class ManifestPartitioner(Partitioner):  # type: ignore[misc]
         return bench.rows(name, self._size) if self._split == "train" else bench.held_rows(name, self._split)
 
     def _places(self) -> Rows:
-        """Where every row of the manifest is in the dataset, or -1; found and checked once."""
+        """The index in the dataset of every row of the manifest, or -1; computed and checked once."""
         if self._found is None:
             table = self._benchmark.table
             has_rows = "row" in self.dataset.column_names
@@ -87,9 +98,7 @@ class ManifestPartitioner(Partitioner):  # type: ignore[misc]
                     "load the export of this very benchmark"
                 )
             if len(np.unique(given)) != len(given):
-                raise InputError(
-                    "the column 'row' must name a row once, but one stands there twice; load each split once"
-                )
+                raise InputError("the column 'row' must name a row once, but one occurs twice; load each split once")
             places = np.full(len(table), -1, dtype=np.int64)
             places[given] = np.arange(len(given))
             needed = np.unique(np.concatenate([self._rows(name) for name in self._ids]))
@@ -111,7 +120,7 @@ class ManifestPartitioner(Partitioner):  # type: ignore[misc]
                 f"a dataset without the column 'row' must have the manifest's {len(table):,} rows in their order, got "
                 f"{len(self.dataset):,}; use what 'pflbed export --to flower' writes"
             )
-        if getattr(self.dataset, "_indices", None) is not None:  # what shuffle, select and sort leave behind
+        if getattr(self.dataset, "_indices", None) is not None:  # set by shuffle, select and sort
             raise InputError(
                 "a dataset without the column 'row' must have its rows in the manifest's order, but it was shuffled or "
                 "selected from; give FederatedDataset shuffle=False"
@@ -119,7 +128,7 @@ class ManifestPartitioner(Partitioner):  # type: ignore[misc]
         return np.arange(len(table), dtype=np.int64)
 
     def _require_same_labels(self, rows: Rows, places: Rows) -> None:
-        """Where the labels are numbered as in the manifest, they must also be the same."""
+        """If the label names are those of the manifest, the labels must be equal, too."""
         table, feature = self._benchmark.table, self.dataset.features.get("label")
         if tuple(getattr(feature, "names", None) or ()) != table.class_names:
             return

@@ -1,4 +1,4 @@
-"""A folder ``root/<domain>/<class>/<image>`` is read as a table by its names and sizes alone; no image is opened."""
+"""A folder ``root/<domain>/<class>/<image>`` is read as a table, from file names and sizes only; no image is opened."""
 
 import hashlib
 import unicodedata
@@ -16,7 +16,26 @@ CLIENT_DOMAIN = "client"
 
 
 def scan(root: Path) -> Table:
-    """List ``root/<domain>/<class>/<image>`` in sorted order; hidden files and files of other kinds are left out."""
+    """List the images of a folder ``root/<domain>/<class>/<image>``. No image is opened.
+
+    Args:
+        root: The folder. Hidden files and files that are not images are left out.
+
+    Returns:
+        The table, with rows in sorted order.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for name in ("photo/cat/1.jpg", "photo/dog/1.jpg", "art/cat/1.jpg"):
+        ...         (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
+        ...         (Path(folder) / name).touch()
+        ...     table = scan(Path(folder))
+        >>> table.paths
+        ('art/cat/1.jpg', 'photo/cat/1.jpg', 'photo/dog/1.jpg')
+        >>> table.class_names, table.domain_names
+        (('cat', 'dog'), ('art', 'photo'))
+    """
     root = _folder(Path(root))
     found = [
         (domain.name, label.name, image)
@@ -38,7 +57,22 @@ def scan(root: Path) -> Table:
 
 
 def scan_client(root: Path) -> Table:
-    """List one client's ``root/<class>/<image>``; whether a single class is enough is for the caller to say."""
+    """List the images of one client's folder ``root/<class>/<image>``. No image is opened.
+
+    Args:
+        root: The folder. A single class is allowed.
+
+    Returns:
+        The table, with one domain named "client".
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     (Path(folder) / "cat").mkdir()
+        ...     (Path(folder) / "cat" / "1.jpg").touch()
+        ...     scan_client(Path(folder)).class_names
+        ('cat',)
+    """
     root = _folder(Path(root))
     found = [(CLIENT_DOMAIN, label.name, image) for label in _folders(root, root) for image in _images(label, root)]
     if not found:
@@ -47,17 +81,17 @@ def scan_client(root: Path) -> Table:
 
 
 def oddities(root: Path) -> list[str]:
-    """Say what lies in a folder ``<domain>/<class>/<image>`` without being listed, and which names look alike."""
-    said: list[str] = []
+    """List problems of a folder ``<domain>/<class>/<image>``: ignored entries, and names that are almost the same."""
+    problems: list[str] = []
     names: list[tuple[str, str]] = []
     deeper, others = [], []
     for domain in _folders(Path(root), Path(root)):
         labels = _folders(domain, Path(root))
         names += [("domain", domain.name), *(("class", label.name) for label in labels)]
         if not any(_images(label, Path(root)) for label in labels):
-            said.append(f"the domain folder {domain.name!r} holds no images as <class>/<image>")
+            problems.append(f"the domain folder {domain.name!r} holds no images as <class>/<image>")
             continue
-        said += [
+        problems += [
             f"the class folder {domain.name}/{label.name} is empty" for label in labels if not any(label.iterdir())
         ]
         for label in labels:
@@ -71,17 +105,17 @@ def oddities(root: Path) -> list[str]:
         ("files of other kinds", others),
     ):
         if found:
-            said.append(f"there are {len(found):,} {what}, such as {found[0].relative_to(root).as_posix()}")
+            problems.append(f"there are {len(found):,} {what}, such as {found[0].relative_to(root).as_posix()}")
     alike: dict[tuple[str, str], set[str]] = {}
     for kind, name in names:
         alike.setdefault((kind, unicodedata.normalize("NFKC", name).casefold()), set()).add(name)
     for (kind, _), spellings in alike.items():
         if len(spellings) > 1:
             listed = " and ".join(ascii(name) for name in sorted(spellings))
-            said.append(
+            problems.append(
                 f"the names {listed} count as different: each is a {kind} of its own; rename one if they are not"
             )
-    return said
+    return problems
 
 
 def _table(root: Path, found: list[tuple[str, str, Path]]) -> Table:
@@ -90,7 +124,7 @@ def _table(root: Path, found: list[tuple[str, str, Path]]) -> Table:
     class_index = {name: i for i, name in enumerate(class_names)}
     domain_index = {name: i for i, name in enumerate(domain_names)}
     paths = tuple(image.relative_to(root).as_posix() for _, _, image in found)
-    check_relative(paths)  # what a manifest could not say, a table must not either
+    check_relative(paths)  # a path that a manifest cannot hold is refused here
     digest = hashlib.sha256()
     for path, (_, _, image) in zip(paths, found, strict=True):
         try:
@@ -125,7 +159,7 @@ def _images(parent: Path, root: Path) -> list[Path]:
 
 
 def _entries(parent: Path, root: Path) -> Iterator[Path]:
-    """Sorted visible entries, each certain to lie inside root."""
+    """The visible entries in sorted order; a link that leaves ``root`` is refused."""
     for entry in sorted(parent.iterdir(), key=lambda path: path.name):
         if entry.name.startswith("."):
             continue

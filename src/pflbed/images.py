@@ -21,12 +21,12 @@ from pflbed.safe_paths import inside
 Resolution = int | tuple[int, int]
 """An int is a square; a pair is (height, width)."""
 Opener = Callable[[Path, str], Image.Image]
-"""Data folder, a row's path -> its image, which may be read later and is closed by the caller."""
+"""(data folder, path of a row) -> image; the caller closes it."""
 UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, IndexError, RuntimeError, struct.error,
               Image.DecompressionBombWarning, Image.DecompressionBombError)  # fmt: skip
-"""What Pillow raises at damaged files of its many formats."""
+"""The exceptions that Pillow raises for damaged files."""
 MAX_PIXELS = 64 * 2**20
-"""The largest cameras of phones stay below; 100 million pixels would decode to 300 MB in every process at once."""
+"""Above the largest phone cameras; 100 million pixels would take 300 MB in every process."""
 
 
 def open_file(root: Path, path: str) -> Image.Image:
@@ -87,7 +87,7 @@ def flat(image: Image.Image) -> Image.Image:
             f"an image must have at most {MAX_PIXELS:,} pixels, got {width:,} x {height:,}; scale it down"
         )
     with careful():
-        image.load()  # an EXIF block may stand behind the pixels
+        image.load()  # the EXIF block may follow the pixels
         if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
             image = ImageOps.exif_transpose(image)
         return _rgb(image)
@@ -95,20 +95,20 @@ def flat(image: Image.Image) -> Image.Image:
 
 @contextmanager
 def careful() -> Iterator[None]:
-    """Where images are opened: a file that claims to be huge is an error, any other warning is none."""
+    """A context to open images in: Pillow's warning about huge images is an error, other warnings are ignored."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a damaged EXIF block or a palette is no reason to stop
+        warnings.simplefilter("ignore")  # such as a damaged EXIF block or palette
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield
 
 
 def reason(error: BaseException, root: Path) -> str:
-    """Say why an image was left out, the same wherever the data folder lies."""
+    """The reason why an image was left out, without the path of the data folder."""
     if isinstance(error, Image.DecompressionBombWarning):
         return f"an image must have at most {MAX_PIXELS:,} pixels, and this one has more; scale it down"
     text = f"{type(error).__name__}: {error}"
     folders = {str(root.absolute()), str(root.resolve())} - {root.absolute().anchor}
-    for folder in sorted(folders, key=len, reverse=True):  # not a relative "data", which is a word of its own
+    for folder in sorted(folders, key=len, reverse=True):  # not the relative path, which may be an ordinary word
         text = text.replace(folder + os.sep, "").replace(folder, "")
     return text.encode("utf-8", "backslashreplace").decode().strip()
 

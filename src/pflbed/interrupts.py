@@ -1,4 +1,4 @@
-"""Ctrl-C reaches every process of a terminal; only the one that the user started should hear it."""
+"""Ctrl-C is sent to every process of a terminal; child processes started here ignore it."""
 
 import contextlib
 import signal
@@ -9,12 +9,12 @@ from multiprocessing import resource_tracker
 
 @contextlib.contextmanager
 def deaf_to_interrupts() -> Iterator[None]:
-    """Start processes that do not hear Ctrl-C: their parent ends them."""
+    """Block SIGINT in processes that are started in this context; their parent ends them."""
     if sys.platform == "win32":
         yield
         return
-    resource_tracker.ensure_running()  # it comes with the first process, and its start would end the deafness
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # one for this process is heard afterwards
+    resource_tracker.ensure_running()  # its start would unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # delivered here afterwards
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""One process at a time makes a thing, the others wait: a locked file, which the system lets go when a process dies."""
+"""A lock between processes: a locked file, which the system unlocks when the process ends."""
 
 import os
 import sys
@@ -13,14 +13,14 @@ if sys.platform != "win32":
 
 @contextmanager
 def alone(lock: Path) -> Iterator[bool]:
-    """Wait until no other process is at it, then keep others out; False where there are no such locks."""
+    """Acquire the lock; yields False where the file system has no locks."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     file = _locked(lock)
     try:
         yield file is not None
     finally:
         if file is not None:
-            lock.unlink(missing_ok=True)  # while it is held: whoever waited for it sees that it is gone, and tries anew
+            lock.unlink(missing_ok=True)  # while it is held: a waiting process sees that it is gone, and tries again
             file.close()
 
 

@@ -1,4 +1,4 @@
-"""A benchmark on disk: ``manifest.parquet``, a row per image, and ``card.json``, what made it and who has what."""
+"""A benchmark on disk: ``manifest.parquet`` (one row per image) and ``card.json`` (settings, digests, clients)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ KEYS = {"spec", "digest", "manifest_sha256", "class_names", "domain_names", "cli
 
 
 def save(benchmark: Benchmark, folder: Path, **more: Any) -> None:
-    """Write both files atomically and without a date, so that the same benchmark is the same bytes.
+    """Write both files atomically and without a date, so that the same benchmark gives the same bytes.
 
-    ``more`` goes into the card, such as the name of the source.
+    ``more`` is added to the card, such as the name of the source.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -70,7 +70,23 @@ def save(benchmark: Benchmark, folder: Path, **more: Any) -> None:
 
 
 def load_manifest(folder: Path) -> Benchmark:
-    """Read a benchmark back; a changed or foreign file, or a path that leaves its data folder, is refused."""
+    """Read a benchmark from a folder. Changed files and paths that leave the data folder are refused.
+
+    Args:
+        folder: A folder with ``manifest.parquet`` and ``card.json``.
+
+    Returns:
+        The benchmark, without pixels.
+
+    Example:
+        >>> import tempfile
+        >>> import pflbed
+        >>> clients = pflbed.from_arrays(np.zeros((80, 8, 8), dtype=np.uint8), np.arange(80) % 2, clients=3, new=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     clients.benchmark.save(Path(folder))
+        ...     load_manifest(Path(folder)).new
+        ('data/n00', 'data/n01')
+    """
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -131,7 +147,7 @@ def load_manifest(folder: Path) -> Benchmark:
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """Read what a benchmark says of itself, its format and fields checked."""
+    """Read and check ``card.json``."""
     path = Path(folder) / CARD
     try:
         card = json.loads(path.read_text(encoding="utf-8"))
@@ -165,13 +181,13 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 
 def _self_digest(card: dict[str, Any]) -> str:
-    """Hash all but the hash itself: an edit by hand shows."""
+    """Hash everything except the hash itself, to detect edits."""
     rest = {key: value for key, value in card.items() if key != "card_sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _named(numbers: NDArray[Any], names: tuple[str, ...]) -> pa.Array:
-    """Write numbers as their names; -1 is no name."""
+    """Convert numbers to names; -1 becomes null."""
     import pyarrow as pa
 
     indices = pa.array(numbers, type=pa.int32(), mask=np.asarray(numbers) < 0)
@@ -179,7 +195,7 @@ def _named(numbers: NDArray[Any], names: tuple[str, ...]) -> pa.Array:
 
 
 def _numbered(column: Any, names: list[str] | tuple[str, ...], what: str, path: Path, optional: bool) -> Rows:
-    """Read names as their numbers; no name is -1 where that is allowed."""
+    """Convert names to numbers; null becomes -1 where it is allowed."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -195,13 +211,13 @@ def _numbered(column: Any, names: list[str] | tuple[str, ...], what: str, path: 
 
 
 def _shares(benchmark: Benchmark, name: str) -> dict[str, float]:
-    """P_m(y) of the classes that a client has."""
+    """P_m(y) of the client's classes, by name."""
     shares, names = benchmark.label_distribution(name), benchmark.table.class_names
     return {names[i]: float(shares[i]) for i in np.flatnonzero(shares)}
 
 
 def installed_version() -> str:
-    """The version of the distribution that brought this package."""
+    """The version of the installed distribution that contains this package."""
     for name in ("fedbasis", "pflbed"):
         try:
             return version(name)

@@ -1,6 +1,6 @@
-"""How faithful is the score: does the test mixture of every client equal its training mixture?
+"""Label mismatch: does the class distribution of every client's test set equal that of its training set?
 
-PFLBed's weighted test set does by construction; the usual way, which halves each client's own few images, does not.
+With PFLBed's weighted test set it does by construction; with a random half of each client's own images it does not.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from pflbed.seeding import generator
 
 @dataclass(frozen=True)
 class Mismatch:
-    """``(1/M) sum_m ||P_train,m - P_test,m||_1``: 0 is faithful, 2 the worst."""
+    """``(1/M) sum_m ||P_train,m - P_test,m||_1``: 0 is best, 2 is worst."""
 
     here: float
     """Of this benchmark, as it is scored."""
@@ -43,7 +43,7 @@ def mismatch(benchmark: Benchmark) -> Mismatch | None:
 
 
 def halves(benchmark: Benchmark, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The mixtures of two random halves of a client's images; one image alone is in both."""
+    """The class distributions of two random halves of a client's images; a single image is in both."""
     labels = benchmark.table.labels[benchmark.rows(name)]
     shuffled = generator(benchmark.spec.seed, "halves", name).permutation(labels)
     middle = len(shuffled) // 2

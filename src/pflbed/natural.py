@@ -1,7 +1,7 @@
-"""People as clients: one client per user of the table, trained, validated and tested on images of its own.
+"""The natural partition: one client per user of the table, trained, validated and tested on its own images.
 
-For datasets such as GLD23k that come with their users. There is no shared test set to weight: the test images are drawn
-from the client's own, so each counts the same.
+For datasets with users, such as GLD23k. There is no shared test set: the test images are drawn from the client's own
+images, so they are weighted equally.
 """
 
 import numpy as np
@@ -16,10 +16,10 @@ from pflbed.table import Rows, Table
 
 
 def natural(table: Table, spec: Spec) -> Benchmark:
-    """One client per user; each holds out images of its own, with the mixture of its whole where that is possible."""
+    """One client per user; each holds out some of its own images, stratified by class where possible."""
     if table.users is None:
         raise InputError(
-            "a natural partition needs to know whose image each is, but this dataset names no users; "
+            "a natural partition needs the user of every image, but this dataset names no users; "
             "choose another partition or give a table with a user column"
         )
     if table.official_test is not None and table.official_test.any():
@@ -41,7 +41,7 @@ def natural(table: Table, spec: Spec) -> Benchmark:
                 f"min_rows (domain {domain})"
             )
         names = [table.user_names[user] for user in enough]
-        # By a rank of its own for every user, so that another user more or less does not reshuffle the others.
+        # Every user draws its own rank, so adding or removing a user does not reorder the others.
         ranks = np.argsort([generator(spec.seed, "role", domain, name).random() for name in names], kind="stable")
         chosen = sorted(ranks[:wanted].tolist())
         participating = set(ranks[: spec.clients_per_domain].tolist())
@@ -55,7 +55,7 @@ def natural(table: Table, spec: Spec) -> Benchmark:
 
 
 def _one_user(assignment: Assignment, name: str, rows: Rows, new: bool) -> None:
-    """Cut a user's rows into training, validation and test, each with the mixture of the whole."""
+    """Split a user's rows into training, validation and test, stratified by class."""
     spec = assignment.spec
     order = rows[spread(assignment.table.labels[rows], generator(spec.seed, "own", name))]
     train, val = _cut(len(rows), spec, new)
@@ -70,7 +70,7 @@ def _one_user(assignment: Assignment, name: str, rows: Rows, new: bool) -> None:
 
 
 def _keep_apart(assignment: Assignment, groups: tuple[str, ...]) -> None:
-    """Where copies stand in several splits, only those that test stay, else those that validate."""
+    """Of duplicates in several splits keep only those in the test set, else those in the validation set."""
     numbers = np.unique(np.asarray(groups), return_inverse=True)[1]
     for split, others in ((TEST, (VAL, NEW, PARTICIPATING)), (VAL, (NEW, PARTICIPATING))):
         copies = np.isin(numbers, numbers[assignment.split == split]) & np.isin(assignment.split, others)
@@ -88,19 +88,19 @@ def _keep_apart(assignment: Assignment, groups: tuple[str, ...]) -> None:
 
 
 def _is_enough(count: int, spec: Spec) -> bool:
-    """Whether a user could be a client of either kind, so that who is new does not depend on how much they have."""
+    """Whether a user has enough images for either role, so that roles do not depend on the number of images."""
     trained = [_cut(count, spec, new)[0] for new in ((False, True) if spec.new_clients_per_domain else (False,))]
     testable = not spec.new_clients_per_domain or count > sum(_cut(count, spec, new=True))
     return min(trained) >= spec.min_rows and testable
 
 
 def _cut(count: int, spec: Spec, new: bool) -> tuple[int, int]:
-    """How many of a user's rows it trains on and how many it validates on; the rest are for testing."""
+    """The number of training and of validation rows of a user; the rest are test rows."""
     share = max(spec.sizes.values()) if new else (spec.split[0] + spec.split[1]) / 100
     train = min(count, _nearest(share * count))
     left = count - train
     if not new and not spec.split[3]:
-        return train, left  # no rounding may leave a participating client a test set nobody asked for
+        return train, left  # rounding must not create a test set
     return train, min(left, int(spec.split[2] / 100 * count + 0.5))
 
 

@@ -1,6 +1,6 @@
-"""Who gets which row: pure functions from labels and a generator to the owner of every row; they know no file.
+"""Partitions: pure functions from labels and a random generator to the client number of every row.
 
-A partition gives the client's number of every row, so no row can be dealt twice or forgotten.
+Every row gets exactly one number, so no row can be assigned twice or left out.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,16 +15,16 @@ TRIES = 1000
 
 
 def own_groups(count: int) -> Rows:
-    """Give every row a group of its own."""
+    """A separate group for every row."""
     return np.arange(count, dtype=np.int64)
 
 
 def balanced_holdout(
     labels: Rows, groups: Rows | None, count_per_class: int, rng: np.random.Generator
 ) -> tuple[Rows, Rows]:
-    """Take the same number of rows of every class, group by group; return them and the surplus of the groups cut.
+    """Take the same number of rows of every class, group by group; return them and the surplus rows.
 
-    A group that was begun belongs to this holdout: its rows beyond the count are surplus, not to be used elsewhere.
+    A group of which a row is taken belongs to this holdout: its other rows are surplus and must not be used elsewhere.
     Without groups there is no surplus.
     """
     classes, sizes = np.unique(labels, return_counts=True)
@@ -53,7 +53,7 @@ def balanced_holdout(
 
 
 def stratified_split(labels: Rows, groups: Rows | None, share: float, rng: np.random.Generator) -> tuple[Rows, Rows]:
-    """Cut the rows in two so that the first part holds the share of every class, to the nearest whole group."""
+    """Split the rows in two; the first part has the given share of every class, rounded to whole groups."""
     alone = groups is None or len(np.unique(groups)) == len(groups)
     groups = own_groups(len(labels)) if groups is None else groups
     rank = rng.permutation(int(groups.max(initial=-1)) + 1)
@@ -74,7 +74,7 @@ def stratified_split(labels: Rows, groups: Rows | None, share: float, rng: np.ra
 
 
 def dirichlet(labels: Rows, clients: int, alpha: float, rng: np.random.Generator, min_rows: int = 2) -> Rows:
-    """Deal every class to the clients in proportions drawn from Dirichlet(alpha): labels and sizes are both skewed.
+    """Divide every class among the clients by proportions from Dirichlet(alpha): labels and sizes are skewed.
 
     A client that would get fewer than ``min_rows`` draws its share of every class again.
     """
@@ -86,35 +86,36 @@ def dirichlet(labels: Rows, clients: int, alpha: float, rng: np.random.Generator
         drawn = rng.gamma(alpha, size=(len(classes), len(poor)))
         return np.asarray(drawn / rng.gamma(alpha * clients, size=(len(classes), 1)), dtype=np.float64)
 
-    return _deal(labels, sizes, shares, renew, f"Dirichlet({alpha:g})", rng, min_rows)
+    return _divide(labels, sizes, shares, renew, f"Dirichlet({alpha:g})", rng, min_rows)
 
 
 def mixture(
     labels: Rows, domains: Rows, clients: int, alpha: float, domain_alpha: float, rng: np.random.Generator,
     min_rows: int = 2,
 ) -> Rows:  # fmt: skip
-    """Deal every class of every domain as ``dirichlet`` does, but in favour of the clients that like the domain.
+    """Divide every class of every domain as ``dirichlet`` does, weighted by the clients' domain proportions.
 
-    How much a client likes each domain is drawn from Dirichlet(domain_alpha); if all like all, this is ``dirichlet``.
+    The domain proportions of a client are drawn from Dirichlet(domain_alpha); if they are uniform, this is
+    ``dirichlet``.
     """
     cells, cell, sizes = np.unique(np.stack([domains, labels]), axis=1, return_inverse=True, return_counts=True)
     kinds, domain = np.unique(cells[0], return_inverse=True)
-    likes = rng.dirichlet(np.full(len(kinds), domain_alpha), size=clients)
-    liking = likes.T[domain]  # of every cell by every client
+    proportions = rng.dirichlet(np.full(len(kinds), domain_alpha), size=clients)
+    weight = proportions.T[domain]  # of every cell by every client
 
     def renew(poor: Rows) -> NDArray[np.float64]:
-        return np.asarray(rng.gamma(alpha, size=(len(sizes), len(poor))) * liking[:, poor], dtype=np.float64)
+        return np.asarray(rng.gamma(alpha, size=(len(sizes), len(poor))) * weight[:, poor], dtype=np.float64)
 
     weights = renew(np.arange(clients))
-    return _deal(cell.ravel().astype(np.int64), sizes, weights, renew, f"Dirichlet({alpha:g})", rng, min_rows)
+    return _divide(cell.ravel().astype(np.int64), sizes, weights, renew, f"Dirichlet({alpha:g})", rng, min_rows)
 
 
 def dirichlet_client(labels: Rows, clients: int, alpha: float, rng: np.random.Generator, min_rows: int = 2) -> Rows:
-    """Let every client draw a mixture q ~ Dirichlet(alpha * prior) and its images by it; all are equally large.
+    """Draw a class distribution q ~ Dirichlet(alpha * prior) per client and its images by it; equal sizes.
 
-    Hsu, Qi and Brown 2019 (arXiv:1909.06335); the prior is the mixture of the whole and sums to 1, so with C classes
-    an alpha here is as skewed as alpha / C in ``dirichlet``. When a class is used up, a client takes of the others in
-    the proportions it drew.
+    Hsu, Qi and Brown 2019 (arXiv:1909.06335). The prior is the class distribution of all rows and sums to 1, so with C
+    classes an alpha here is as skewed as alpha / C in ``dirichlet``. When a class is used up, a client draws from the
+    others in proportion to q.
     """
     _enough(len(labels), clients, min_rows)
     classes, labels, left = np.unique(labels, return_inverse=True, return_counts=True)
@@ -132,7 +133,7 @@ def dirichlet_client(labels: Rows, clients: int, alpha: float, rng: np.random.Ge
 
 
 def shards(labels: Rows, clients: int, classes_per_client: int, rng: np.random.Generator, min_rows: int = 2) -> Rows:
-    """Cut every class into shards in proportion to its size and give every client shards of so many different classes.
+    """Divide every class into shards and give every client one shard of each of ``classes_per_client`` classes.
 
     With 10 equal classes, 80 clients and 5 classes each, a class has 40 shards and every client is equally large.
     """
@@ -174,7 +175,7 @@ def shards(labels: Rows, clients: int, classes_per_client: int, rng: np.random.G
 
 
 def iid(count: int, clients: int, rng: np.random.Generator, min_rows: int = 2) -> Rows:
-    """Shuffle the rows and deal them out in equal parts."""
+    """Shuffle the rows and divide them equally."""
     _enough(count, clients, min_rows)
     owners = np.empty(count, dtype=np.int64)
     owners[rng.permutation(count)] = (np.arange(count) * clients) // count
@@ -182,16 +183,16 @@ def iid(count: int, clients: int, rng: np.random.Generator, min_rows: int = 2) -
 
 
 def nested_sizes(rows: Rows, labels: Rows, fractions: Mapping[str, float], rng: np.random.Generator) -> dict[str, Rows]:
-    """Take a fraction of the rows for every size, the smaller inside the larger, each with the mixture of the whole.
+    """Select a fraction of the rows for every size, nested, each with the class distribution of all rows.
 
-    The rows of every class are shuffled and spread evenly from 0 to 1; a size is what lies before its fraction.
+    The rows of every class are shuffled and spread evenly from 0 to 1; a size is the rows before its fraction.
     """
     order = spread(labels, rng)
     return {name: np.sort(rows[order[: _at_least_one(part, len(rows))]]) for name, part in fractions.items()}
 
 
 def spread(labels: Rows, rng: np.random.Generator) -> Rows:
-    """Put the places of rows in such an order that every beginning of it has the mixture of the whole."""
+    """Order the rows so that every prefix has about the class distribution of all rows."""
     place = np.zeros(len(labels), dtype=np.float64)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
@@ -205,15 +206,15 @@ def parts_of(owners: Rows, clients: int) -> list[Rows]:
     return np.split(order, np.searchsorted(owners[order], np.arange(1, clients)))
 
 
-def _deal(
+def _divide(
     labels: Rows, sizes: Rows, weights: NDArray[np.float64], renew: Callable[[Rows], NDArray[np.float64]], what: str,
     rng: np.random.Generator, min_rows: int,
 ) -> Rows:  # fmt: skip
-    """Turn the clients' weights in every class into counts; ``renew`` draws those of clients that get too little."""
+    """Convert the clients' weights per class to counts; ``renew`` draws new weights for clients with too few rows."""
     clients = weights.shape[1]
     _enough(len(labels), clients, min_rows)
     for _ in range(TRIES):
-        safe = weights + np.finfo(np.float64).tiny  # a class that nobody wants is still dealt
+        safe = weights + np.finfo(np.float64).tiny  # a class with all weights 0 is still assigned
         ends = np.rint(np.cumsum(safe / safe.sum(axis=1, keepdims=True), axis=1) * sizes[:, None]).astype(np.int64)
         ends[:, -1] = sizes
         counts = np.diff(ends, axis=1, prepend=0)
@@ -223,14 +224,14 @@ def _deal(
         weights = weights.copy()
         weights[:, poor] = renew(poor)
     raise InputError(
-        f"every client must get at least {min_rows} images, but none of {TRIES} draws of {what} "
-        f"dealt {len(labels)} images of {len(sizes)} classes to {clients} clients so; "
+        f"every client must get at least {min_rows} images, but {TRIES} draws of {what} did not give that for "
+        f"{len(labels)} images of {len(sizes)} classes and {clients} clients; "
         "ask for fewer clients, a larger alpha or a smaller min_rows"
     )
 
 
 def _owners(labels: Rows, counts: Rows, rng: np.random.Generator) -> Rows:
-    """Give so many rows of every class (in rows) to every client (in columns), which rows being chance."""
+    """Assign ``counts[class, client]`` random rows of every class to every client."""
     by_class = np.argsort(labels, kind="stable")
     owners = np.empty(len(labels), dtype=np.int64)
     end = 0
@@ -241,7 +242,7 @@ def _owners(labels: Rows, counts: Rows, rng: np.random.Generator) -> Rows:
 
 
 def _apportion(sizes: Rows, total: int, most: int) -> Rows:
-    """Share out a total in proportion to the sizes, in whole numbers from 1 to ``most``."""
+    """Divide a total in proportion to the sizes, in whole numbers from 1 to ``most``."""
     ideal = total * sizes / sizes.sum()
     given: Rows = np.clip(np.floor(ideal), 1, most).astype(np.int64)
     while (missing := total - int(given.sum())) != 0:
@@ -273,6 +274,6 @@ def _at_least_one(fraction: float, count: int) -> int:
 
 
 def _rarest_first(labels: Rows) -> NDArray[np.int64]:
-    """Order the classes so that the one with the least choice chooses first."""
+    """The classes, the rarest first."""
     classes, sizes = np.unique(labels, return_counts=True)
     return classes[np.argsort(sizes, kind="stable")]

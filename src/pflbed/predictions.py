@@ -27,7 +27,7 @@ ROLES = ("participating", "new")
 
 @dataclass(frozen=True)
 class Average:
-    """A mean over clients and where it lies in 95 of 100 resamples of the clients."""
+    """A mean over clients and its 95 % bootstrap interval."""
 
     mean: float
     low: float
@@ -56,7 +56,7 @@ class Scores:
         return sum(mine == role for mine in self.roles.values())
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for machines."""
+        """All scores as JSON types."""
         averages: dict[str, Any] = {}
         for role in ROLES:
             both = {"personalized": self.average(role), "global": self.average(role, personalized=False)}

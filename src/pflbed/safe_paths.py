@@ -1,4 +1,4 @@
-"""A row's path may come from a file that somebody else wrote, so it may name nothing outside its data folder."""
+"""Paths of rows may come from untrusted files, so they must not refer to anything outside the data folder."""
 
 import re
 from collections.abc import Sequence
@@ -8,16 +8,16 @@ from typing import Any
 
 from pflbed.errors import InputError
 
-# Empty, absolute, with a drive letter, a backslash, a ".." component or a control character. These characters stand in
-# the pattern as themselves, because Python and pyarrow, which searches millions of rows, write escapes differently.
+# Empty, absolute, with a drive letter, a backslash, a ".." component or a control character. These characters are
+# literal in the pattern, because Python and pyarrow, which searches millions of rows, write escapes differently.
 UNSAFE = r"^$|^/|^[A-Za-z]:|\\|(^|/)\.\.(/|$)|" + f"[{chr(0)}-{chr(31)}{chr(127)}-{chr(159)}]"
 _UNSAFE = re.compile(UNSAFE + "|[\ud800-\udfff]")  # what is no Unicode text cannot be written down either
 FEW = 10_000
-"""Up to so many rows Python is quick enough, and pyarrow need not be loaded."""
+"""For at most so many rows Python is fast enough, and pyarrow is not imported."""
 
 
 def check_relative(paths: Sequence[str]) -> None:
-    """Refuse a path that is empty, absolute, leaves its folder by ``..``, or reads differently on another system."""
+    """Refuse paths that are empty, absolute, contain ``..``, or mean something else on another system."""
     if len(paths) <= FEW:
         row = next((i for i, path in enumerate(paths) if _UNSAFE.search(path)), None)
     else:
@@ -40,7 +40,7 @@ def first_unsafe(column: Any) -> int | None:
 
 
 def unsafe(path: str, row: int, where: str = "") -> InputError:
-    """The sentence for a path that is not safe; rows are counted from 1 for the reader."""
+    """The error for an unsafe path; rows are counted from 1."""
     return InputError(
         "a path must be relative to the data folder, /-separated, and free of .. and control characters, "
         f"got {path[:200]!r} in row {row + 1}{where}; write it as folder/image.jpg"
@@ -48,7 +48,7 @@ def unsafe(path: str, row: int, where: str = "") -> InputError:
 
 
 def inside(root: Path, path: str) -> Path:
-    """Join the two, follow every link, and refuse what does not lie in the folder."""
+    """Join folder and path, resolve links, and refuse a result outside the folder."""
     base = _resolved(Path(root).absolute())
     try:
         if "\0" in path:
@@ -69,5 +69,5 @@ def inside(root: Path, path: str) -> Path:
 
 @lru_cache(maxsize=4096)
 def _resolved(folder: Path) -> Path:
-    """Follow the links of a folder once, not once per image."""
+    """Resolve a folder once, not once per image."""
     return folder.resolve()

@@ -1,6 +1,6 @@
-"""Personalized accuracy: a test image counts by how likely its class is for the client, by P_m(y).
+"""Personalized accuracy: a test image is weighted by the probability P_m(y) of its class for the client.
 
-So one large test set per domain serves every client, and each is scored on its own mixture of classes.
+So one large test set per domain is enough for all its clients, and each is scored on its own class distribution.
 """
 
 import numpy as np
@@ -10,7 +10,20 @@ from pflbed.errors import InputError
 
 
 def personalized_accuracy(predicted: ArrayLike, labels: ArrayLike, label_distribution: ArrayLike) -> float:
-    """``sum_j P(y_j) [correct_j] / sum_j P(y_j)`` for one client."""
+    """The accuracy of one client on its own class distribution: ``sum_j P(y_j) [correct_j] / sum_j P(y_j)``.
+
+    Args:
+        predicted: The predicted class numbers.
+        labels: The true class numbers.
+        label_distribution: P_m(y): the probability of every class for the client.
+
+    Returns:
+        The accuracy, from 0 to 1.
+
+    Example:
+        >>> personalized_accuracy([0, 1, 1], [0, 0, 1], label_distribution=[0.25, 0.75])
+        0.8
+    """
     _, truth = _compared(predicted, labels)
     share = _distribution(label_distribution)
     if share.ndim != 1 or truth.min() < 0 or truth.max() >= len(share):
@@ -22,7 +35,20 @@ def personalized_accuracy(predicted: ArrayLike, labels: ArrayLike, label_distrib
 
 
 def weighted_accuracy(predicted: ArrayLike, labels: ArrayLike, weights: ArrayLike) -> float:
-    """``sum_j w_j [correct_j] / sum_j w_j``, with a weight per image such as ``Client.test_weights``."""
+    """The accuracy with a weight per image: ``sum_j w_j [correct_j] / sum_j w_j``.
+
+    Args:
+        predicted: The predicted class numbers.
+        labels: The true class numbers.
+        weights: One weight per image, such as ``Client.test_weights``.
+
+    Returns:
+        The accuracy, from 0 to 1.
+
+    Example:
+        >>> weighted_accuracy([0, 1], [0, 0], weights=[3.0, 1.0])
+        0.75
+    """
     correct, truth = _compared(predicted, labels)
     weight = _distribution(weights)
     if weight.shape != truth.shape:
@@ -36,13 +62,37 @@ def weighted_accuracy(predicted: ArrayLike, labels: ArrayLike, weights: ArrayLik
 
 
 def global_accuracy(predicted: ArrayLike, labels: ArrayLike) -> float:
-    """The fraction of predictions that are right, every image counting the same."""
+    """The fraction of correct predictions.
+
+    Args:
+        predicted: The predicted class numbers.
+        labels: The true class numbers.
+
+    Returns:
+        The accuracy, from 0 to 1.
+
+    Example:
+        >>> global_accuracy([0, 1, 1, 1], [0, 0, 1, 1])
+        0.75
+    """
     correct, _ = _compared(predicted, labels)
     return float(correct.mean())
 
 
 def label_mismatch(p_train: ArrayLike, p_test: ArrayLike) -> float:
-    """``(1/M) sum_m || P_train,m - P_test,m ||_1`` over clients in rows; 0 is faithful, 2 the worst."""
+    """How much the class distributions of training and test differ: ``(1/M) sum_m || P_train,m - P_test,m ||_1``.
+
+    Args:
+        p_train: One row per client, one column per class.
+        p_test: The same for the test sets.
+
+    Returns:
+        The mean L1 distance: 0 if all are equal, 2 at most.
+
+    Example:
+        >>> label_mismatch([[0.5, 0.5], [1.0, 0.0]], [[0.5, 0.5], [0.0, 1.0]])
+        1.0
+    """
     train, test = np.atleast_2d(_distribution(p_train)), np.atleast_2d(_distribution(p_test))
     if train.shape != test.shape or not train.size:
         raise InputError(
@@ -55,7 +105,22 @@ def label_mismatch(p_train: ArrayLike, p_test: ArrayLike) -> float:
 def bootstrap_interval(
     values: ArrayLike, rng: np.random.Generator, level: float = 0.95, draws: int = 10_000
 ) -> tuple[float, float]:
-    """Where the mean over clients lies with a probability of ``level``: the percentile bootstrap over clients."""
+    """A confidence interval of the mean over clients, by the percentile bootstrap.
+
+    Args:
+        values: One score per client.
+        rng: The random generator.
+        level: The confidence level.
+        draws: The number of resamples.
+
+    Returns:
+        The lower and the upper bound.
+
+    Example:
+        >>> low, high = bootstrap_interval([0.5, 0.7, 0.9], np.random.default_rng(0))
+        >>> 0.5 <= low < 0.7 < high <= 0.9
+        True
+    """
     scores = np.asarray(values, dtype=np.float64)
     if scores.ndim != 1 or not scores.size or not np.isfinite(scores).all():
         raise InputError(f"an interval needs a finite score per client, got an array of shape {scores.shape}")

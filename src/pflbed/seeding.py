@@ -1,4 +1,4 @@
-"""Every random choice has a name: its generator is derived from the seed and the purpose, not from what ran before."""
+"""Random generators derived from a seed and a purpose, independent of what ran before."""
 
 import hashlib
 
@@ -12,5 +12,5 @@ def seed_for(*purpose: str | int) -> int:
 
 
 def generator(*purpose: str | int) -> np.random.Generator:
-    """Make the numpy generator that belongs to a purpose."""
+    """Create the numpy generator of a purpose."""
     return np.random.Generator(np.random.PCG64(seed_for(*purpose)))

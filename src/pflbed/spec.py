@@ -1,4 +1,4 @@
-"""What a benchmark should look like, in a few numbers; checked when made, so that building cannot go wrong late."""
+"""The settings of a split. They are checked when a ``Spec`` is created."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from pflbed.errors import InputError, did_you_mean
 
 PARTITIONS = {
-    "dirichlet": "every class of a domain is dealt by Dirichlet(alpha): labels and sizes are skewed (default)",
+    "dirichlet": "every class of a domain is divided by Dirichlet(alpha): labels and sizes are skewed (default)",
     "dirichlet-client": "every client draws its classes from Dirichlet(alpha); all are equally large (Hsu et al. 2019)",
     "shards": "every client has classes_per_client classes, each an equal share of that class",
     "natural": "one client per user of the table, tested on images of its own",
@@ -22,14 +22,32 @@ PARTITIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """The paper's settings for PACS and Office-Home are the defaults."""
+    """How to split a dataset into clients. The defaults are the paper's settings for PACS and Office-Home.
+
+    Args:
+        clients_per_domain: Participating clients of every domain.
+        new_clients_per_domain: Clients of every domain that arrive after training.
+        alpha: Dirichlet concentration over classes; smaller is more skewed.
+        split: Percent of a domain for participating clients, new clients, validation and test.
+        min_rows: The least number of training images of a client.
+        sizes: Named, nested fractions of a new client's training images.
+        seed: Another seed gives another split.
+        partition: How images are assigned to clients; one of ``PARTITIONS``.
+        classes_per_client: For the partition "shards".
+        domain_alpha: For the partition "mixture": smaller is more skewed towards one domain.
+
+    Example:
+        >>> spec = Spec(clients_per_domain=5, partition="iid")
+        >>> spec.split, spec.sizes
+        ((60, 20, 5, 15), {'S': 0.5, 'M': 1.0})
+    """
 
     clients_per_domain: int = 20
     """Participating clients of every domain."""
     new_clients_per_domain: int = 10
-    """Clients of every domain that come after training."""
+    """Clients of every domain that arrive after training."""
     alpha: float = 0.3
-    """Dirichlet concentration: the smaller, the more each client keeps to a few classes."""
+    """Dirichlet concentration: the smaller, the fewer classes a client mostly has."""
     split: tuple[float, float, float, float] = (60, 20, 5, 15)
     """Percent of a domain for participating clients, new clients, validation and test.
 
@@ -43,11 +61,11 @@ class Spec:
     """Fractions of a new client's training images (natural: of all its images), nested, in increasing order."""
     seed: int = 0
     partition: str = "dirichlet"
-    """How the images become clients; one of ``PARTITIONS``."""
+    """How images are assigned to clients; one of ``PARTITIONS``."""
     classes_per_client: int = 5
     """For shards."""
     domain_alpha: float = 0.3
-    """For mixtures: the smaller, the more each client keeps to one domain."""
+    """For mixtures: the smaller, the more a client's images are from one domain."""
 
     def __post_init__(self) -> None:
         for name, least in (("clients_per_domain", 1), ("new_clients_per_domain", 0), ("min_rows", 1), ("seed", 0),
@@ -65,7 +83,7 @@ class Spec:
         self._check_sizes()
 
     def changed(self, given: Mapping[str, Any], seed: int) -> Spec:
-        """Change what is given; a switch to or from a natural partition brings that one's usual split and sizes."""
+        """Replace the given fields; switching to or from a natural partition also takes its default split and sizes."""
         base = self
         if "partition" in given and (given["partition"] == "natural") != self.natural:
             base = replace(NATURAL if given["partition"] == "natural" else Spec(), partition=given["partition"])
@@ -76,7 +94,7 @@ class Spec:
 
     @property
     def natural(self) -> bool:
-        """Whether clients are people: then each is tested on images of its own, not of its whole domain."""
+        """Whether every client is a user of the dataset; then it is tested on its own images, not on its domain's."""
         return self.partition == "natural"
 
     def _check_split(self) -> None:
@@ -111,12 +129,12 @@ class Spec:
             )
 
     def as_json(self) -> dict[str, Any]:
-        """Give what JSON can hold; sizes as a list of pairs, because their order counts."""
+        """Convert to JSON types; sizes become a list of pairs, because their order matters."""
         return asdict(self) | {"split": list(self.split), "sizes": [[name, part] for name, part in self.sizes.items()]}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Spec:
-        """Read back what ``as_json`` gave."""
+        """Convert back from ``as_json``."""
         try:
             return cls(**{**value, "split": tuple(value["split"]), "sizes": dict(value["sizes"])})
         except (TypeError, KeyError, ValueError) as error:
@@ -132,4 +150,4 @@ def _number(value: object) -> bool:
 
 
 NATURAL = Spec(partition="natural", split=(80, 0, 20, 0), sizes={"S": 0.1, "M": 0.2, "L": 0.4}, min_rows=1)
-"""The paper's way with people as clients (GLD23k), but for their number."""
+"""The paper's settings for users as clients (GLD23k), except for their number."""

@@ -1,7 +1,7 @@
-"""PFLBed's six steps: each domain lends class-balanced test and validation sets, and the rest is dealt to its clients.
+"""Split a table into clients: class-balanced test and validation sets per domain, the rest partitioned among clients.
 
-Every choice is seeded by the domain's name and its purpose. So a further domain leaves the others as they were (unless
-clients mix domains), and the new clients stay the same whatever the number of participating ones.
+Every random choice is seeded by the name of the domain and its purpose. So adding a domain does not change the others
+(unless clients mix domains), and the new clients do not depend on the number of participating clients.
 """
 
 from collections.abc import Iterator
@@ -33,13 +33,31 @@ __all__ = ["Benchmark", "Spec", "balanced_count", "build"]
 
 Names = tuple[str, ...]
 TEST_CAP = 2
-"""The test set takes at most one of so many images of a domain's rarest class ..."""
+"""The test set takes at most 1/TEST_CAP of the images of a domain's rarest class."""
 VAL_CAP = 6
-"""... and the validation set at most one of so many."""
+"""The validation set takes at most 1/VAL_CAP of them."""
 
 
 def build(table: Table, spec: Spec) -> Benchmark:
-    """Give every row of the table its place."""
+    """Split a table into participating and new clients, validation and test sets.
+
+    Args:
+        table: The images of a dataset, without pixels.
+        spec: How to split it.
+
+    Returns:
+        The benchmark. The same table and spec always give the same one.
+
+    Example:
+        >>> table = Table(paths=tuple(f"{i}.png" for i in range(80)), labels=np.arange(80) % 2,
+        ...               domains=np.zeros(80, dtype=int), class_names=("cat", "dog"), domain_names=("photo",),
+        ...               digest="")
+        >>> benchmark = build(table, Spec(clients_per_domain=3, new_clients_per_domain=2))
+        >>> benchmark.participating, benchmark.new
+        (('photo/p00', 'photo/p01', 'photo/p02'), ('photo/n00', 'photo/n01'))
+        >>> len(benchmark.held_rows("photo/n00", "test"))
+        12
+    """
     if not len(table):
         raise InputError("a benchmark must have images, got an empty table; check where the data is read")
     if spec.natural:
@@ -80,13 +98,13 @@ def build(table: Table, spec: Spec) -> Benchmark:
 
 
 def balanced_count(share: float, labels: Rows, cap: int) -> int:
-    """How many rows of every class to hold out: the share of the mean class, but at most 1/cap of the rarest."""
+    """How many rows of every class to hold out: a share of the mean class size, at most 1/cap of the rarest class."""
     sizes = np.unique(labels, return_counts=True)[1]
     return min(round(share * len(labels) / len(sizes)), int(sizes.min()) // cap)
 
 
 def _partition(table: Table, rows: Rows, clients: int, spec: Spec, pool: str, domain: str) -> Rows:
-    """Step 3: deal a pool's rows by the partition that was asked for."""
+    """Partition the rows of a pool among its clients, as the spec says."""
     rng, labels = generator(spec.seed, "clients", pool, domain), table.labels[rows]
     match spec.partition:
         case "dirichlet":
@@ -104,13 +122,13 @@ def _partition(table: Table, rows: Rows, clients: int, spec: Spec, pool: str, do
 def _split_domain(
     rows: Rows, labels: Rows, groups: Rows, official_test: NDArray[np.bool_], spec: Spec, domain: str, names: Names
 ) -> dict[int, Rows]:
-    """Steps 2 and 3: test, validation, and the two pools of one domain."""
+    """The test set, the validation set, and the two pools of clients of one domain."""
     parts: dict[int, Rows] = {}
     free = np.flatnonzero(~official_test)
     wanted = [(VAL, spec.split[2], VAL_CAP)]
     if official_test.any():
         parts[TEST] = rows[official_test]
-        free = free[~np.isin(groups[free], groups[official_test])]  # copies of test images train nobody
+        free = free[~np.isin(groups[free], groups[official_test])]  # nobody trains on copies of test images
     elif spec.split[3] <= 0:
         raise InputError(
             f"split must leave something to test on, got a test share of {spec.split[3]:g}; raise the last share"
@@ -144,7 +162,7 @@ def _group_numbers(table: Table) -> Rows:
     pairs = np.unique(np.stack([numbers, table.domains]), axis=1)
     if (doubled := np.flatnonzero(np.diff(pairs[0]) == 0)).size:
         group = table.groups[int(np.argmax(numbers == pairs[0, doubled[0]]))]
-        raise InputError(f"a group must lie within one domain, but {group!r} stands in two; name it once per domain")
+        raise InputError(f"a group must be within one domain, but {group!r} is in two; use another name per domain")
     return numbers
 
 
@@ -155,7 +173,7 @@ def _dense(groups: Rows) -> Rows:
 
 @contextmanager
 def _in_domain(name: str) -> Iterator[None]:
-    """Say in which domain something went wrong."""
+    """Add the name of the domain to an error."""
     try:
         yield
     except InputError as error:

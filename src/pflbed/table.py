@@ -17,12 +17,31 @@ from pflbed.seeding import generator
 Rows = NDArray[np.int64]
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 MAX_CLASSES = 100_000
-"""Every client's distribution has an entry per class, so a path taken for a class would fill the memory."""
+"""Every client has a distribution over all classes; with paths mistaken for classes it would fill the memory."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Table:
-    """The rows of a dataset; arrays are copied and made read-only, so a table never changes under its digest."""
+    """The rows of a dataset, one per image. Arrays are copied and made read-only, so the digest stays valid.
+
+    Args:
+        paths: A unique path or id per image.
+        labels: The class of every image, an index into ``class_names``.
+        domains: The domain of every image, an index into ``domain_names``.
+        class_names: The names of the classes.
+        domain_names: The names of the domains.
+        digest: A hash that identifies the data.
+        groups: Images of the same group are never in two splits; None if every image is its own group.
+        users: The user of every image, an index into ``user_names``; None if unknown.
+        user_names: The names of the users.
+        official_test: Which images are the dataset's official test set; None if it has none.
+
+    Example:
+        >>> table = Table(paths=("1.png", "2.png"), labels=np.array([0, 1]), domains=np.array([0, 0]),
+        ...               class_names=("cat", "dog"), domain_names=("photo",), digest="")
+        >>> len(table), table.take([1]).paths
+        (2, ('2.png',))
+    """
 
     paths: tuple[str, ...]
     """Relative and "/"-separated, or a source's own id such as ``mnist/0123``; unique."""
@@ -35,12 +54,12 @@ class Table:
     digest: str
     """A sha256 that identifies the data."""
     groups: tuple[str, ...] | None = None
-    """Rows of the same group (one source glyph, one picture saved twice) never stand in two splits."""
+    """Rows of the same group (one source glyph, one picture saved twice) are never in two splits."""
     users: Rows | None = None
-    """Index into ``user_names``: whose image it is, where the dataset says so."""
+    """Index into ``user_names``; None if the users are unknown."""
     user_names: tuple[str, ...] = ()
     official_test: NDArray[np.bool_] | None = None
-    """Which rows the dataset's makers set aside for testing, where they did."""
+    """Which rows are the official test set, if the dataset has one."""
 
     def __post_init__(self) -> None:
         count = len(self.paths)
@@ -65,12 +84,12 @@ class Table:
             if len(self.groups) != count:
                 raise InputError(
                     f"groups must name one group per path, got {len(self.groups)} groups for {count} paths; "
-                    "give None if every row stands for itself"
+                    "give None if every row is its own group"
                 )
         if self.official_test is not None:
             held = np.array(self.official_test, dtype=np.bool_)
             if held.shape != (count,):
-                raise InputError(f"official_test must say yes or no per path, got shape {held.shape} for {count} paths")
+                raise InputError(f"official_test must hold one bool per path, got shape {held.shape} for {count} paths")
             held.setflags(write=False)
             object.__setattr__(self, "official_test", held)
 
@@ -78,7 +97,7 @@ class Table:
         return len(self.paths)
 
     def take(self, indices: ArrayLike) -> Table:
-        """Keep the given rows in the given order; names keep their numbers, the digest is a new one."""
+        """Select rows in the given order; the numbers of classes and domains stay, the digest changes."""
         rows = np.asarray(indices, dtype=np.int64)
         if rows.ndim != 1 or (rows.size and not (rows.min() >= 0 and rows.max() < len(self))):
             raise InputError(f"rows to take must be a list of numbers from 0 to {len(self) - 1}, got {indices!r}")

@@ -1,4 +1,4 @@
-"""A csv or parquet file that lists images is read as a table, column by column; no image is opened or looked for."""
+"""A csv or parquet file that lists images is read as a table, column by column. No image file is accessed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIELDS: Mapping[str, Sequence[str]] = {
     "group": ("group",),
     "split": ("split",),
 }
-"""What a column means, and the names it may have."""
+"""The fields of a table, and the column names that are accepted for each."""
 SPLITS = ("", "train", "test")
 TEXT = ("string", "large_string", "string_view")
 
@@ -35,12 +35,12 @@ def read_table(file: Path, images: Path | None = None) -> Table:
     """
     file = Path(file)
     if images is not None and not Path(images).is_dir():
-        raise InputError(f"the images must lie in a folder, got {images}, which is none; check the path")
+        raise InputError(f"the images must be in a folder, got {images}, which is none; check the path")
     return table_of(read_columns(file, FIELDS, optional=("domain", "user", "group", "split")), file, file.stem)
 
 
 def read_columns(file: Path, fields: Mapping[str, Sequence[str]], optional: Collection[str] = ()) -> dict[str, Any]:
-    """Read a csv or parquet file's columns as text arrays without a gap, by what they mean."""
+    """Read the columns of a csv or parquet file as text arrays without nulls, by field."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
@@ -50,7 +50,7 @@ def read_columns(file: Path, fields: Mapping[str, Sequence[str]], optional: Coll
         if file.suffix.lower() == ".csv":
             with csv.open_csv(file) as opened:
                 names = _choose(file, opened.schema.names, fields, optional)
-            texts = dict.fromkeys(names.values(), pa.string())  # 007 and NA are names, not a number and a gap
+            texts = dict.fromkeys(names.values(), pa.string())  # 007 and NA are names, not a number and a null
             options = csv.ConvertOptions(column_types=texts, include_columns=list(texts), strings_can_be_null=False)
             found = csv.read_csv(file, convert_options=options)
         elif file.suffix.lower() == ".parquet":
@@ -90,7 +90,7 @@ def _choose(
 
 
 def _text(file: Path, name: str, column: Any, gaps: bool) -> Any:
-    """One text array of a column of text or whole numbers, with its gaps filled or refused."""
+    """A column of text or whole numbers as one text array; empty values are filled or refused."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -114,7 +114,7 @@ def _text(file: Path, name: str, column: Any, gaps: bool) -> Any:
 
 
 def table_of(columns: Mapping[str, Any], file: Path, domain: str) -> Table:
-    """Build the table from what ``read_columns`` gave; ``domain`` is the name where there is no such column."""
+    """Build the table from the result of ``read_columns``; ``domain`` is used if there is no such column."""
     paths = columns["path"]
     row = first_unsafe(paths)
     if row is not None:
@@ -144,8 +144,8 @@ def table_of(columns: Mapping[str, Any], file: Path, domain: str) -> Table:
             user_names=names.get("user", ()),
             official_test=held,
         )
-    except InputError as error:  # a path that stands in two rows is found there
-        raise InputError(f"{file} is no good table: {error}") from error
+    except InputError as error:  # such as a path in two rows
+        raise InputError(f"{file} is not a valid table: {error}") from error
 
 
 def _encode(array: Any) -> tuple[tuple[str, ...], Rows]:
@@ -177,7 +177,7 @@ def _strings(array: Any) -> tuple[str, ...]:
 
 
 def _content(field: str, array: Any) -> bytes:
-    """A text column's lengths and letters, however the file cut it into chunks."""
+    """The bytes of a text column, independent of its chunks in the file."""
     offsets = np.frombuffer(array.buffers()[1], dtype=np.int64)[array.offset : array.offset + len(array) + 1]
     letters = memoryview(array.buffers()[2])[offsets[0] : offsets[-1]]
     return b"".join([field.encode(), b"\0", np.diff(offsets).astype("<i8").tobytes(), letters])

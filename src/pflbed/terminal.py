@@ -1,4 +1,4 @@
-"""How a command line of ours ends: a user's mistake is one sentence on stderr and exit code 2, never a traceback."""
+"""Error handling of the command lines: an input error is one sentence on stderr and exit code 2, no traceback."""
 
 import os
 import sys
@@ -13,17 +13,17 @@ INTERRUPTED = 130
 
 
 def run(app: Callable[[], object], name: str, stopped: str) -> None:
-    """Run a typer application; ``stopped`` is what to say after Ctrl-C."""
+    """Run a typer application; ``stopped`` is printed after Ctrl-C."""
     errors = Console(stderr=True, emoji=False)
     try:
         app()
     except InputError as error:
         message = str(error)
     except SystemExit as end:
-        if end.code == INTERRUPTED:  # what typer makes of Ctrl-C
+        if end.code == INTERRUPTED:  # typer's exit code for Ctrl-C
             errors.print(f"\n{stopped}", soft_wrap=True)
         raise
-    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
+    except BrokenPipeError:  # the reader of a pipe, such as head, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
@@ -40,7 +40,7 @@ def run(app: Callable[[], object], name: str, stopped: str) -> None:
 
 
 def writable(folder: Path) -> None:
-    """Find out before the work, not after it, that its result could not be written."""
+    """Check before the work that its result can be written."""
     there = folder.absolute()
     while not there.exists():
         there = there.parent

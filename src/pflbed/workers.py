@@ -1,9 +1,9 @@
-"""Reading images is shared out over processes: each is given one small job after another and answers in a line of text.
+"""Worker processes that read images: each gets one small job after another over a pipe and answers with a line of JSON.
 
-A worker is a plain ``python -c`` child fed over pipes, not one of ``multiprocessing``: a fork beside the threads of
-torch may hang, and spawn and forkserver import the user's script once more, which explodes if it lacks the guard
-``if __name__ == "__main__"``. The pipe is also a lifeline: when it closes, however the parent ended, the worker ends
-too. Jobs and answers are JSON, so that nothing read is ever carried out.
+A worker is a ``python -c`` child process, not one of ``multiprocessing``: a fork in a process with torch's threads may
+hang, and spawn and forkserver import the user's script again, which fails without the guard
+``if __name__ == "__main__"``. When the pipe closes, however the parent ended, the worker exits. Jobs and answers are
+JSON, so nothing that is read can be executed.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from pflbed.interrupts import deaf_to_interrupts
 Job = dict[str, Any]
 Work = Callable[[Opener, Job], Any]
 SMALL = 512
-"""Fewer rows are read sooner by this process alone than it takes to start others."""
+"""For fewer rows it takes longer to start processes than to read the images."""
 _START = "import sys; sys.path[:] = {path!r}; from pflbed.workers import serve; serve()"
 
 
@@ -37,7 +37,7 @@ def cores() -> int:
 
 
 def how_many(workers: int | None, rows: int) -> int:
-    """The processes to use: what was asked for, else all cores if there are rows enough."""
+    """The number of processes: as given, else one per core if there are enough rows."""
     if workers is None:
         return cores() if rows >= SMALL else 1
     if workers < 1:
@@ -45,7 +45,7 @@ def how_many(workers: int | None, rows: int) -> int:
     return workers
 
 
-def share_out(
+def run_jobs(
     work: Work, open_image: Opener, jobs: Mapping[int, Job], workers: int
 ) -> Generator[tuple[int, Any], None, None]:
     """Yield each job's key with ``work(open_image, job)``, in the order they get done; close it to stop the workers.
@@ -74,11 +74,11 @@ def share_out(
                         f"a process reading images must live until they are read, but one was ended by signal {-code}; "
                         "run the same again to go on from there, with fewer workers if memory is short"
                     )
-                # A worker that failed did not say how: the same job fails here in the same way, where it can be seen.
+                # A worker that failed sends no error: run the job here, where the same error is raised.
                 yield key, json.loads(line) if line else work(open_image, jobs[key])
         finally:
             for process in processes:
-                process.kill()  # it holds nothing that is worth a farewell
+                process.kill()  # it has no state to save
             for driver in drivers:
                 if driver.ident is not None:
                     driver.join()
@@ -91,23 +91,23 @@ def _drive(
     todo: "queue.SimpleQueue[int]",
     answers: "queue.SimpleQueue[tuple[int, bytes, int]]",
 ) -> None:
-    """Keep one worker busy; of a worker that is gone, hand its job and those it would have got back undone."""
+    """Send jobs to one worker; if it has exited, return its job and the following ones as not done."""
     code = 0
-    greeting = json.dumps(names).encode() + b"\n"
+    first_line = json.dumps(names).encode() + b"\n"
     while True:
         try:
             key = todo.get_nowait()
         except queue.Empty:
             return
-        line = b"" if code else _ask(process, greeting + json.dumps(jobs[key]).encode() + b"\n")
-        greeting = b""
+        line = b"" if code else _ask(process, first_line + json.dumps(jobs[key]).encode() + b"\n")
+        first_line = b""
         if not line:
             code = code or process.wait() or 1
         answers.put((key, line, code))
 
 
 def _ask(process: "subprocess.Popen[bytes]", question: bytes) -> bytes:
-    """A worker's whole answer, or nothing if it is gone."""
+    """The complete answer of a worker, or nothing if it has exited."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -121,9 +121,9 @@ def _ask(process: "subprocess.Popen[bytes]", question: bytes) -> bytes:
 
 @contextlib.contextmanager
 def _started(count: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
-    """Start workers, which are gone when this ends."""
+    """Start workers and end them on exit."""
     command = [sys.executable, "-c", _START.format(path=[str(entry) for entry in sys.path])]
-    # The same file names as here; and a worker calls no linear algebra, whose threads would only crowd a large machine.
+    # The same encoding of file names as here; and no threads for linear algebra, which workers do not use.
     settings = {"PYTHONUTF8": str(sys.flags.utf8_mode), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     processes: list[subprocess.Popen[bytes]] = []
     try:
@@ -139,12 +139,12 @@ def _started(count: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
         for process in processes:
             process.kill()
         for process in processes:
-            with contextlib.suppress(BrokenPipeError), process:  # closes the pipes and waits
+            with contextlib.suppress(BrokenPipeError), process:  # close the pipes and wait
                 pass
 
 
 def _name(function: Callable[..., Any]) -> str | None:
-    """What another process calls a function, or None if it cannot know it."""
+    """The name by which another process can import a function, or None."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if module in {None, "__main__"} or getattr(sys.modules.get(str(module)), name, None) is not function:
         return None
@@ -158,11 +158,11 @@ def _find(name: str) -> Callable[..., Any]:
 
 
 def serve() -> None:
-    """Be a worker: the first line names the functions, every further one is a job."""
+    """The main loop of a worker: the first line names the functions, every other line is a job."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         answers = os.fdopen(os.dup(1), "wb")
-        os.dup2(2, 1)  # whatever else prints does not garble the answers
+        os.dup2(2, 1)  # other output must not mix with the answers
         lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=_listen, args=(lines,), daemon=True).start()
         work, open_image = (_find(name) for name in json.loads(lines.get()))
@@ -170,11 +170,11 @@ def serve() -> None:
             answers.write(json.dumps(work(open_image, json.loads(lines.get()))).encode() + b"\n")
             answers.flush()
     finally:
-        os._exit(1)  # in silence: the parent does the job again and meets the error itself
+        os._exit(1)  # without a message: the parent runs the job again and gets the error
 
 
 def _listen(lines: "queue.SimpleQueue[bytes]") -> None:
-    """Read ahead of the work, so that the end of the pipe is noticed in the middle of a job."""
+    """Read in a thread, so that a closed pipe is noticed during a job."""
     for line in sys.stdin.buffer:
         lines.put(line)
     os._exit(0)

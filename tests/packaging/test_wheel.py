@@ -28,6 +28,7 @@ def test_pflbed_alone_is_a_wheel_that_needs_no_torch(tmp_path: Path) -> None:
     run(*wheel, cwd=away)
     (made,) = tmp_path.glob("pflbed-*.whl")
     run(*pip, "install", made, "--no-deps", "--no-index", "--target", site, cwd=away)
+    assert (site / "pflbed" / "py.typed").is_file()
     names = "import importlib.metadata as m; print(*m.requires('pflbed'))"
     assert "torch" not in run("-c", names, cwd=away, PYTHONPATH=str(site))
     start = """
@@ -52,6 +53,8 @@ def test_the_wheel_works_outside_the_repository(tmp_path: Path) -> None:
     run(*pip, "wheel", ROOT, "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, cwd=away)
     (wheel,) = tmp_path.glob("fedbasis-*.whl")
     run(*pip, "install", wheel, "--no-deps", "--no-index", "--target", site, cwd=away)
+    assert (site / "fedbasis" / "py.typed").is_file()
+    assert (site / "pflbed" / "py.typed").is_file()
     where = "import fedbasis.cli, pflbed; print(fedbasis.cli.__file__); print(pflbed.__file__)"
     assert run("-c", where, cwd=away, PYTHONPATH=str(site)).split() == [
         str(site / "fedbasis/cli.py"),

@@ -20,7 +20,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from conftest import CLASSES
 from pflbed import Benchmark, InputError, Spec, Table, build, load_manifest, scan_client
 from pflbed.benchmark import NEW, TEST, VAL
 from pflbed.dataset import Dataset, find
@@ -30,6 +29,7 @@ from pflbed.export.names import LONGEST, safe_name
 from pflbed.images import open_file
 from pflbed.predictions import score_file
 from pflbed.sources.base import Source
+from shapes import CLASSES
 
 SMALL = Spec(clients_per_domain=3, new_clients_per_domain=2)
 NATURAL = Spec(
@@ -354,7 +354,7 @@ def test_what_is_there_already_is_neither_replaced_nor_mixed_in(shapes: Pair, tm
     (full / "mine").touch()
     file.write_text("mine")
     for place in (full, file):
-        with pytest.raises(InputError, match=r"needs a folder of its own, but .* exists already"):
+        with pytest.raises(InputError, match=r"needs a new or empty folder, but .* exists already"):
             export(bench, data, "blank", place)
     assert file.read_text() == "mine"
     (tmp_path / "link").symlink_to(empty)

@@ -151,7 +151,7 @@ def test_other_images_than_those_of_the_build_are_refused(bench: Path, root: Pat
     (memory,) = (cache_dir() / "benchmarks").iterdir()
     for forgotten in ("[]", "{", '{"data": 1}'):
         memory.write_text(forgotten)
-        with pytest.raises(InputError, match="does not know where the images"):
+        with pytest.raises(InputError, match="is not known here"):
             located(bench)
     memory.unlink()
     with pytest.raises(InputError, match="give their folder with --data"):
@@ -201,7 +201,7 @@ def test_a_benchmark_from_elsewhere_cannot_point_at_anything_here(bench: Path, t
     (bench / "location.json").write_text(json.dumps({"data": "/", "images": str(tmp_path)}))
     for memory in (cache_dir() / "benchmarks").iterdir():
         memory.unlink()
-    with pytest.raises(InputError, match="does not know where the images"):
+    with pytest.raises(InputError, match="is not known here"):
         pflbed.load(bench)
 
 

@@ -15,10 +15,10 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from conftest import write_images
 from pflbed import cli, load_manifest
 from pflbed.export import EXPORTS
 from pflbed.spec import PARTITIONS
+from shapes import write_images
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ def test_mistakes_get_one_sentence_and_exit_code_two(pflbed: Callable[..., Ended
         (("build", root, "--out", tmp_path / "b", "--partition", "natural"), "names no users"),
         (("show", root), "must hold card.json"),
         (("score", bench, tmp_path / "nothing.csv"), "which is none"),
-        (("export", bench, "--to", "blank", "--out", bench), "needs a folder of its own"),
+        (("export", bench, "--to", "blank", "--out", bench), "needs a new or empty folder"),
         (
             ("export", bench, "--to", "folders", "--out", tmp_path / "o", "--data", tmp_path),
             "one folder deeper|differ|must",

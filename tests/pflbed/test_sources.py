@@ -542,7 +542,7 @@ def test_names_are_sorted_as_text_or_as_numbers() -> None:
         ("path,class\na,b\n,c\n", "value in the column 'path', got none in row 2"),
         ("path,class,user\na,b,\n", "value in the column 'user', got none in row 1"),
         ("path,class\na,b\nc,d,e\n", "whole csv or parquet file"),
-        ("path,class\na,b\na,c\n", "no good table: paths must be unique, got 'a' twice"),
+        ("path,class\na,b\na,c\n", "is not a valid table: paths must be unique, got 'a' twice"),
         ("path,class,split\na,b,train\nc,d,val\n", "train, test or empty, got 'val' in row 2"),
     ],
 )
@@ -575,7 +575,7 @@ def test_wrong_files_and_types_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must be a whole csv or parquet file"):
         read_table(file)
     write_table(file, {"path": ["a"], "class": ["x"]})
-    with pytest.raises(InputError, match="must lie in a folder, got"):
+    with pytest.raises(InputError, match="must be in a folder, got"):
         read_table(file, tmp_path / "nowhere")
     assert read_table(file, tmp_path).paths == ("a",)
 

@@ -162,7 +162,7 @@ def test_a_class_missing_from_a_domain_is_not_counted_there() -> None:
 def test_a_group_in_two_domains_is_refused() -> None:
     table = counted({"a": (100, 100), "b": (100, 100)}, ("x", "y"))
     shared = replace(table, groups=("who", *(f"g{i}" for i in range(398)), "who"))
-    with pytest.raises(InputError, match="'who' stands in two"):
+    with pytest.raises(InputError, match="'who' is in two"):
         build(shared, Spec())
 
 

@@ -142,7 +142,7 @@ def test_privacy_is_shown_where_the_log_has_it(tmp_path: Path) -> None:
     told = [f"{1.5 * len(lines):.2f}", "1.0e-03"]
     assert [[cell.text for cell in cells[-2:]] for _, cells in grid.rows] == [told, [NOTHING] * 2]
     text = page(runs, tmp_path)
-    assert "docs/privacy.md" in text
+    assert "docs/how-to/privacy.md" in text
     assert f"{1.5 * len(lines):.2f}" in text
 
 

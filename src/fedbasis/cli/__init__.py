@@ -14,13 +14,14 @@ from rich.table import Table
 from fedbasis.cli.federation import federation
 from fedbasis.cli.reproduce import reproduce
 from fedbasis.cli.serving import OwnNetwork, Trust, personalize, predict
+from fedbasis.cli.start import init, weights
 from pflbed.errors import InputError
 from pflbed.terminal import run, writable
 
 app = typer.Typer(
     name="fedbasis",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="""Personal image classifiers for clients nobody has seen before.
@@ -78,9 +79,9 @@ def demo(
 
     Stopped half-way, the same command goes on where it was.
     """
-    from fedbasis.cli.display import Live, results_table
+    from fedbasis.cli.display import LEGEND, Live, results_table
     from fedbasis.experiment import prepare
-    from fedbasis.experiment.demo import experiments
+    from fedbasis.experiment.demo import experiments, export_client, next_commands
     from fedbasis.experiment.jobs import execute_all
     from fedbasis.methods import find_method
     from fedbasis.report.runs import RunData
@@ -90,7 +91,8 @@ def demo(
     _report_fits(report)
     with Live(out_console) as live:
         listeners = [live.listener(find_method(plan.method_name).about.title) for plan in plans]
-        benchmark = prepare(plans[0], listeners[0]).benchmark
+        prepared = prepare(plans[0], listeners[0])
+        benchmark = prepared.benchmark
         table = benchmark.table
         out_console.print(
             f"Digits-4: {len(table)} images, {len(table.domain_names)} domains ({', '.join(table.domain_names)}), "
@@ -101,7 +103,12 @@ def demo(
     rows = [row for run in runs for row in RunData(run).rows]
     title = f"Personalized accuracy (%) of {len(benchmark.new)} new clients"
     out_console.print(results_table(rows, plans[0].data.sizes, title))
+    out_console.print(LEGEND, highlight=False, markup=False, soft_wrap=True)
     _report(runs, report)
+    client = export_client(prepared.clients, out / "new-client")
+    out_console.print("Next, with the images of a new client:", highlight=False)
+    for command in next_commands(runs[-1].folder, client, out, report):
+        out_console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _report(runs: list[Any], path: Path) -> None:
@@ -119,14 +126,19 @@ def _report_fits(path: Path) -> None:
 
 @app.command()
 def train(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="See experiments/ for ready ones.")],
+    config: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG.toml", help="The experiment; 'fedbasis init' writes one.")
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(
             help="Take the images from here: a folder <domain>/<class>/<image>, or a benchmark of 'pflbed build'."
         ),
     ] = None,
-    weights: Annotated[str | None, typer.Option(help="Pretrained weights (safetensors).")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="Pretrained weights: tiny-imagenet, or a safetensors file; see 'fedbasis weights'."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="In place of the configuration's.")] = None,
     engine: Annotated[
         EngineName | None,
@@ -141,18 +153,26 @@ def train(
     track: Annotated[
         Tracker | None, typer.Option(help="Also write every round's numbers for this program, into the run folder.")
     ] = None,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="List every key of a configuration with its default and meaning, and stop.")
+    ] = False,
 ) -> None:
     """Train a method, publish its bases, serve and score every new client.
 
     The run is a folder named by the hash of its configuration. The same command resumes it; 'done' marks its end.
     """
-    from fedbasis.cli.display import Live, results_table, results_title
+    from fedbasis.cli.display import LEGEND, Live, results_table, results_title
     from fedbasis.experiment import config as configuration
     from fedbasis.experiment import execute, prepare
     from fedbasis.methods import find_method
     from fedbasis.report.runs import RunData, sizes_of
     from fedbasis.training.events import to_all
 
+    if keys:
+        _print_keys()
+        return
+    if config is None:
+        raise InputError("Training needs a configuration, but none was given; write one with 'fedbasis init FOLDER'.")
     experiment = configuration.read(config)
     changed = experiment.as_dict()
     if data is not None:
@@ -171,20 +191,38 @@ def train(
     with Live(out_console) as live:
         emit = live.listener(find_method(experiment.method_name).about.title)
         if track is not None:
-            from fedbasis.experiment.tensorboard import TensorBoardLog
+            from fedbasis.experiment.tensorboard import FOLDER, TensorBoardLog
 
             emit = to_all(emit, TensorBoardLog())
         prepared = prepare(experiment, emit)
         run = execute(prepared, out, emit)
     trained = RunData(run)
     out_console.print(results_table(trained.rows, sizes_of([trained]), results_title(trained.config)))
+    out_console.print(LEGEND, highlight=False, markup=False, soft_wrap=True)
     out_console.print(f"Run: {run.folder}\nBases: {run.bases}", highlight=False, markup=False, soft_wrap=True)
+    if track is not None:
+        follow = f"Follow it with: tensorboard --logdir {run.folder / FOLDER}"
+        out_console.print(follow, highlight=False, markup=False, soft_wrap=True)
     if report is not None:
         _report([run], report)
 
 
+app.command()(init)
+app.command()(weights)
 app.command()(personalize)
 app.command()(predict)
+
+
+def _print_keys() -> None:
+    from fedbasis.experiment.starter import keys
+
+    shown = None
+    for section, key, default, meaning in keys():
+        if section != shown:
+            out_console.print(f"\n[{section}]" if section else "", highlight=False, markup=False)
+            shown = section
+        out_console.print(f"{key} = {default}", highlight=False, markup=False, style="bold", soft_wrap=True)
+        out_console.print(f"    {meaning}", highlight=False, markup=False)
 
 
 @app.command()
@@ -240,17 +278,17 @@ def compare(
 
 @app.command()
 def methods(
-    markdown: Annotated[bool, typer.Option("--markdown", help="As the table of docs/methods.md.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="As the table of docs/explanation/methods.md.")] = False,
 ) -> None:
     """List the methods: their paper, what is sent, what stays on a client, how a new client is served."""
     from fedbasis.cli.display import methods_markdown
-    from fedbasis.methods import METHODS
+    from fedbasis.methods import known_methods
     from fedbasis.serving.personalize import all_ways
 
     if markdown:
         sys.stdout.write(methods_markdown())
         return
-    for name, method in METHODS.items():
+    for name, method in known_methods().items():
         table = Table(
             title=f"{name} ({method.about.paper})", title_justify="left", title_style="bold", show_header=False
         )

@@ -1,72 +1,79 @@
-"""Workers in processes of this machine, one thread each: for small networks that beats one process of many threads.
+"""Workers in processes of this machine, one thread each: for small networks faster than one process of many threads.
 
-The state that jobs share is written to one file and mapped by every worker, so it is in memory once; results come back
-the same way, so that only the one that is looked at is in this process. A worker that dies is replaced and its job is
-done again. Workers come from a server process that has imported everything, which makes a new one a matter of
-milliseconds and lets them share that memory too.
+The state that tasks share is written to one file and mapped by every worker, so it is in memory once. Results are
+returned in the same way, so only the one that is being read is in this process. A worker that dies is replaced and its
+task is run again. Workers are forked from a server process that has imported everything, so a new one starts in
+milliseconds, and they share that memory too.
 """
 
-import contextlib
 import multiprocessing
 import queue
 import shutil
-import signal
-import sys
 import tempfile
 import threading
 import traceback
-import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedbasis.engines.base import Result, WorkerContext, WorkFunction
-from fedbasis.engines.processes import end_with_parent, peak_memory, portable
+from fedbasis.engines.processes import WorkerDiedError, WorkerProcess, WorkerStoppedError, peak_memory, portable
+from fedbasis.engines.transport import dumps, loads
 from fedbasis.methods.base import Method
 from fedbasis.tensors import packed as pack
 from fedbasis.tensors.params import State
 from pflbed.errors import InputError
-from pflbed.interrupts import deaf_to_interrupts
 
 TRIES = 3
-"""So often a job may end the process that does it."""
-PRELOADED = [__name__, "fedbasis.serving.evaluation", "torch._dynamo"]
-"""The last one is imported by the first optimizer of a process, and takes a second."""
-STARTING = threading.Lock()
-"""One process is started at a time: several threads may replace dead ones."""
+"""How often a task may crash its process before it fails."""
+PRELOADED = [__name__, "fedbasis.serving.evaluation"]
 START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
+
+class WorkerError(Exception):
+    """An error in a worker, with the worker's traceback."""
+
+
+def error_to_send(error: Exception, where: str) -> Exception:
+    """Turn an error of a task into one that can be sent: input and file errors unchanged, others with a traceback."""
+    if isinstance(error, InputError):
+        return error
+    if isinstance(error, OSError):  # a full disk, for example, is not a bug
+        return portable(error)
+    return WorkerError(f"{error!r} in a worker {where}\n{traceback.format_exc()}")
+
+
+def task_failed(name: str, how: str, killed: bool) -> InputError:
+    """Return the error of a task that ended every process that ran it; ``killed``: by SIGKILL."""
+    memory = "; there may be too little memory: lower the number of workers" if killed else ""
+    return InputError(
+        f"A worker must run until its task is done, but the task of {name} ended its process {TRIES} times "
+        f"({how}){memory}."
+    )
 
 
 @dataclass
 class _PendingTask:
-    """One job on its way."""
+    """A task that is not done yet."""
 
     number: int
     name: str
     message: tuple[Any, ...]
     answers: "queue.SimpleQueue[tuple[_PendingTask, Any]]"
-    tries: int = 0
-
-
-class WorkerError(Exception):
-    """What went wrong in a worker, with the place where it did."""
-
-
-def crashed(name: str, how: str) -> InputError:
-    """Say that a job ended every process that tried it."""
-    return InputError(
-        f"A worker must live through its job, but the one for {name} ended its process {TRIES} times ({how}); there "
-        "may be too little memory: lower the number of workers."
-    )
 
 
 class Pool:
-    """So many processes; they start with the first job and end with ``close``, or with this process."""
+    """Worker processes of this machine; they start with the first task and end with ``close``, or with this process.
+
+    Args:
+        method: The method whose tasks they run.
+        devices: The torch device of every worker.
+        threads: The torch threads of every worker.
+    """
 
     same_disk = True
 
@@ -76,60 +83,65 @@ class Pool:
             self._context.set_forkserver_preload(PRELOADED)
         self._method, self._devices, self._threads = method, list(devices), threads
         self._pending: queue.SimpleQueue[_PendingTask | None] = queue.SimpleQueue()
-        self._workers: list[_WorkerHandle] = []
+        self._workers: list[_PoolWorker] = []
         self._scratch: Path | None = None
-        self._sent = 0
+        self._runs = 0
 
-    def run(self, job: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
-        """Yield the results in the order of the items; all workers are kept busy in the meantime."""
+    def run(
+        self, function: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]
+    ) -> Iterator[Result]:
+        """Yield the results in the order of the items; the workers run the tasks in parallel."""
         scratch = self._start()
-        self._sent += 1
-        place = scratch / f"shared-{self._sent}"
-        pack.write(place, shared)
+        self._runs += 1
+        shared_file = scratch / f"shared-{self._runs}"
+        pack.write(shared_file, shared)
         answers: queue.SimpleQueue[tuple[_PendingTask, Any]] = queue.SimpleQueue()
         for number, (item, name) in enumerate(zip(items, names, strict=True)):
-            message = job, place, item, scratch / f"result-{self._sent}-{number}"
+            message = function, shared_file, item, scratch / f"result-{self._runs}-{number}"
             self._pending.put(_PendingTask(number, name, message, answers))
-        came: dict[int, tuple[Path, Any]] = {}
+        done: dict[int, tuple[Path, Any]] = {}
         finished = False
         try:
             for number in range(len(items)):
-                while number not in came:
+                while number not in done:
                     task, answer = answers.get()
                     if isinstance(answer, BaseException):
                         raise answer
-                    came[task.number] = task.message[3], answer
-                result, rest = came.pop(number)
-                state = pack.mapped(result)
-                result.unlink()  # what is mapped stays readable
+                    done[task.number] = task.message[3], answer
+                result_file, rest = done.pop(number)
+                state = pack.mapped(result_file)
+                result_file.unlink()  # what is mapped stays readable
                 yield state, rest
             finished = True
         finally:
-            place.unlink(missing_ok=True)
+            shared_file.unlink(missing_ok=True)
             if not finished:
-                self.close()  # nobody wants the other results: leave no worker busy with them
+                self.close()  # the other results are not needed
 
     def _start(self) -> Path:
         if self._scratch is None:
+            method = dumps(self._method)
             self._scratch = Path(tempfile.mkdtemp(prefix="fedbasis-pool-"))
             self._workers = [
-                _WorkerHandle(self._context, (self._method, device, self._threads, self._scratch), self._pending)
+                _PoolWorker(
+                    WorkerProcess(self._context, _work, (method, device, self._threads), self._scratch), self._pending
+                )
                 for device in self._devices
             ]
         return self._scratch
 
     def peak_memory(self) -> int:
-        """Return the most bytes that this process and the workers have held so far; what they share counts for each."""
-        return peak_memory(*(handle.process.pid or 0 for handle in self._workers if handle.process is not None))
+        """Return the peak memory of this process and the workers, in bytes; shared memory counts for each."""
+        return peak_memory(*(worker.process.pid for worker in self._workers))
 
     def close(self) -> None:
-        """End all processes at once and remove what they left."""
-        for handle in self._workers:
-            handle.kill()
+        """Kill all processes and remove their files."""
+        for worker in self._workers:
+            worker.process.stop()
         for _ in self._workers:
             self._pending.put(None)
-        for handle in self._workers:
-            handle.thread.join(timeout=0.1)  # one that still starts its process ends it as soon as it is there
+        for worker in self._workers:
+            worker.thread.join(timeout=0.1)  # one that is starting a process kills it as soon as it has started
         self._workers, self._pending = [], queue.SimpleQueue()
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
@@ -141,106 +153,57 @@ class Pool:
         return f"{len(self._devices)} processes{threads} ({places})"
 
 
-class _WorkerHandle:
-    """A worker process and the thread here that starts it, keeps it busy, and replaces it when it dies.
+class _PoolWorker:
+    """A worker process, and the thread of this process that sends it one task after another.
 
-    Nothing waits for a process to start but its own thread, so Ctrl-C is heard meanwhile.
+    Only this thread waits for the process, so the main thread can receive Ctrl-C at any time.
     """
 
-    def __init__(self, context: Any, task: tuple[Any, ...], pending: "queue.SimpleQueue[_PendingTask | None]") -> None:
-        self._context, self._task, self._pending = context, task, pending
-        self._ended = False
-        self._lock = threading.Lock()
-        self.process: BaseProcess | None = None
-        self._line: Connection | None = None
-        self.thread = threading.Thread(target=self._serve_tasks, daemon=True)
+    def __init__(self, process: WorkerProcess, pending: "queue.SimpleQueue[_PendingTask | None]") -> None:
+        self.process, self._pending = process, pending
+        self.thread = threading.Thread(target=self._give_tasks, daemon=True)
         self.thread.start()
 
-    def _start_process(self) -> Connection | None:
-        """Start a process; nothing comes of it if nobody wants it any more."""
-        ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_work, args=(theirs, *self._task), daemon=True)
-        with deaf_to_interrupts(), _main_left_out(unless=self._task[0]):
-            process.start()
-        theirs.close()  # so that the end of the process is the end of the line
-        with self._lock:
-            if self._ended:
-                process.kill()
-                return None
-            self.process, self._line = process, ours
-        return self._line
-
-    def _serve_tasks(self) -> None:
-        while (task := self._pending.get()) is not None and not self._ended:
+    def _give_tasks(self) -> None:
+        while (task := self._pending.get()) is not None:
             try:
                 answer = self._ask(task)
-            except Exception as error:  # noqa: BLE001  (it is raised again by whoever waits for it)
-                answer = (error,)
-            if answer is not None:
-                task.answers.put((task, answer[0]))
-
-    def _ask(self, task: _PendingTask) -> tuple[Any] | None:
-        """Have the job done, again if its process dies of it, and return its answer; none if nobody wants it now."""
-        while True:
-            line = self._line or self._start_process()
-            if line is None:
-                return None
-            with contextlib.suppress(EOFError, OSError):
-                line.send(task.message)
-                return (line.recv(),)
-            if self._ended or self.process is None:
-                return None
-            self.process.join()
-            line.close()
-            self._line, code = None, self.process.exitcode
-            task.tries += 1
-            if task.tries == TRIES:
-                return (crashed(task.name, f"exit code {code}"),)
-
-    def kill(self) -> None:
-        """End the process at once."""
-        with self._lock:
-            self._ended = True
-            if self.process is not None:
-                self.process.kill()
-
-
-@contextlib.contextmanager
-def _main_left_out(unless: Method) -> Iterator[None]:
-    """Keep processes that start now from importing the user's script, which explodes if it lacks the guard
-    ``if __name__ == "__main__"``; it is needed only where the method itself was written there.
-    """
-    with STARTING:
-        main = sys.modules["__main__"]
-        if type(unless).__module__ != "__main__":
-            sys.modules["__main__"] = types.ModuleType("__main__")
-        try:
-            yield
-        finally:
-            sys.modules["__main__"] = main
-
-
-def _work(line: Connection, method: Method, device: str, threads: int, scratch: Path) -> None:
-    """Be a worker: do one job after another until the line ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent(leave=lambda: shutil.rmtree(scratch, ignore_errors=True))
-    torch.set_num_threads(threads)
-    worker = WorkerContext(method, device)
-    known, shared = None, State()
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            job, place, item, result = line.recv()
-            try:
-                if place != known:
-                    worker.cache.clear()
-                    known, shared = place, pack.mapped(place)
-                state, answer = job(worker, shared, item)
-                pack.write(result, state)
-            except InputError as error:
+            except WorkerStoppedError:
+                return
+            except Exception as error:  # noqa: BLE001  (it is raised again by the thread that waits for it)
                 answer = error
-            except OSError as error:  # a full disk, for example, is nobody's bug
-                answer = portable(error)
-            except Exception as error:  # noqa: BLE001  (it is raised again by whoever waits for it)
-                answer = WorkerError(f"{error!r} in a worker process\n{traceback.format_exc()}")
-            line.send(answer)
-    shutil.rmtree(scratch, ignore_errors=True)  # nobody is there any more to do it
+            task.answers.put((task, answer))
+
+    def _ask(self, task: _PendingTask) -> Any:
+        """Run a task, again if its process dies, and return the answer."""
+        deaths = 0
+        while True:
+            try:
+                self.process.send(task.message)
+                return self.process.receive()
+            except WorkerDiedError as death:
+                deaths += 1
+                if deaths == TRIES:
+                    return task_failed(task.name, str(death), death.killed)
+
+
+def _work(connection: Connection, method: bytes, device: str, threads: int) -> None:
+    """Run one task after another until the pipe is closed."""
+    torch.set_num_threads(threads)
+    worker: WorkerContext | None = None
+    known, shared = None, State()
+    while True:
+        message = connection.recv_bytes()
+        try:
+            if worker is None:
+                worker = WorkerContext(loads(method), device)
+            function, shared_file, item, result_file = loads(message)
+            if shared_file != known:
+                worker.cache.clear()
+                known, shared = shared_file, pack.mapped(shared_file)
+            state, answer = function(worker, shared, item)
+            pack.write(result_file, state)
+            data = dumps(answer)
+        except Exception as error:  # noqa: BLE001  (it is raised again by the process that waits for it)
+            data = dumps(error_to_send(error, "process"))
+        connection.send_bytes(data)

@@ -1,7 +1,7 @@
 """The library: train, personalize, evaluate, load. The command line is one of its users.
 
-Nothing is written to disk unless a folder is given (but for temporary files of worker processes), and nothing is printed:
-``on_event`` is told what happens.
+Nothing is written to disk unless a folder is given (but for temporary files of worker processes). Nothing is printed:
+``on_event`` is called with what happens.
 """
 
 import hashlib
@@ -133,7 +133,7 @@ class Scores:
     """How well clients are served: one row per way of personalizing and size.
 
     Attributes:
-        rows: Mean personalized accuracies after the last epoch and after the best one, the chosen rate, each client's own.
+        rows: Mean personalized accuracies after the last epoch and after the best one, and each client's own.
         records: One record per client, way, size and rate, with its predictions.
     """
 
@@ -258,17 +258,17 @@ def train(
             metrics.append(event.record)
 
     emit = to_all(keep, on_event)
-    with workers_for(bound, machine) as crew:
+    with workers_for(bound, machine) as started:
         if run is None:
             emit(RunStarted(None, bound.about.title, 0, rounds, 0, 0))
-            emit(WorkersStarted(str(crew)))
-            simulation = Simulation(crew, prepared.training, seed)
+            emit(WorkersStarted(str(started)))
+            simulation = Simulation(started, prepared.training, seed)
             server = training.train(simulation, emit, prepared.validation())
         else:
             with run.locked():
                 emit(RunStarted(run.folder, bound.about.title, len(read_lines(run.metrics)), rounds, 0, 0))
                 training.start(e.as_dict())
-                simulation = Simulation(crew, prepared.training, seed, ClientStates(run.client_states))
+                simulation = Simulation(started, prepared.training, seed, ClientStates(run.client_states))
                 server = training.train(simulation, emit, prepared.validation())
                 clients.benchmark.save(run.folder / "benchmark")
                 training.finish(simulation, training=prepared.training_digest)
@@ -360,7 +360,7 @@ def evaluate(
         rates: Learning rates to choose from.
         epochs: Passes over a client's images.
         batch: Images of a step.
-        validate_every: Epochs between two looks at validation images.
+        validate_every: Epochs between two validations.
         seed: Decides the order of the images.
         engine: Where clients are served.
         workers: How many worker processes.
@@ -399,8 +399,8 @@ def evaluate(
         on_event(ClientServed(len(served), total, record))
 
     raw = {"machine": {"engine": engine, "workers": workers, "device": device}, "method": {"name": "fedavg"}}
-    with workers_for(method, parse(raw).machine.machine()) as crew:
-        records = evaluate_clients(crew, trained.state, clients, plan, seed, write=count)
+    with workers_for(method, parse(raw).machine.machine()) as started:
+        records = evaluate_clients(started, trained.state, clients, plan, seed, write=count)
     rows = summarize(type(method), records, clients)
     if trained.run is not None:
         with trained.run.locked():
@@ -422,10 +422,11 @@ def load(folder: Folder, *, trust: bool = False, network: NetworkSource | None =
 
     Example:
         >>> import fedbasis as fb
-        >>> fb.load("no/such/folder")
-        Traceback (most recent call last):
-        ...
-        pflbed.errors.InputError: An artifact is a folder with card.json and tensors.safetensors, but there is no folder ...
+        >>> try:
+        ...     fb.load("no/such/folder")
+        ... except fb.InputError as error:
+        ...     print(str(error)[-30:])
+        there is no folder no/such/folder.
     """
     path = new_client.bases_at(Path(folder))
     kind = artifact.read_card(path).kind
@@ -434,6 +435,8 @@ def load(folder: Folder, *, trust: bool = False, network: NetworkSource | None =
     if kind == "bases":
         run = Run(Path(folder)) if path != Path(folder) else None
         return Trained(method, state, card, () if run is None else read_lines(run.metrics), run)
+    if new_client.LEARNED in state:
+        method.serving.check_learned(state[new_client.LEARNED])
     tables = {name: from_record(table, f"'{name}' in the card of {path}") for name, table in card.learned.items()}
     measured = {key: card.provenance.get(key) for key in ("before", "after")}
     return Personal(method, state, card, measured["before"], measured["after"], tables)

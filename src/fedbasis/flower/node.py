@@ -1,6 +1,6 @@
-"""A node's own things: its images, which nobody else sees, and what it keeps between rounds.
+"""The data of a node: its images, which never leave it, and its client states.
 
-A node names its data itself, in its node configuration; nothing that a server sends is ever used as a path here.
+The paths are in the node's own configuration; nothing that a server sends is ever used as a path.
 """
 
 import hashlib
@@ -24,13 +24,13 @@ from pflbed.manifest import CARD
 
 @dataclass(frozen=True)
 class Node:
-    """Who a node is, and where its things lie."""
+    """A node's name and folders."""
 
     name: str
     data: Path
     """A folder ``<class>/<image>``, or a benchmark of 'pflbed build' that has a client of this name."""
     state: Path
-    """A folder of the node's own: decoded images, what methods keep, personal models."""
+    """A folder for decoded images, client states and personal models."""
 
     @classmethod
     def configured(cls, config: Mapping[str, Any]) -> "Node":
@@ -47,7 +47,7 @@ class Node:
         return node
 
     def images(self, classes: Sequence[str], resolution: int) -> Examples:
-        """Read the node's images; they are decoded once."""
+        """Return the node's images; they are decoded once and cached."""
         if (self.data / CARD).is_file():
             return self._benchmark_images(classes, resolution)
         table = scan_client(self.data)
@@ -66,19 +66,19 @@ class Node:
         if self.name not in clients or list(clients.benchmark.table.class_names) != list(classes):
             raise InputError(
                 f"The benchmark of node {self.name} must have a client of this name and the federation's classes, "
-                "but it does not; build it again or name another."
+                "but it does not; build it again or choose another."
             )
         return examples_of(clients[self.name].train)
 
     def place(self, run: str) -> Path:
-        """Return the folder for one run's things; a run may call itself what it likes."""
+        """Return the folder of one run; its name is hashed, so that a server cannot choose the path."""
         return self.state / "runs" / hashlib.sha256(run.encode()).hexdigest()[:24]
 
     def states(self, run: str, version: int, checkpoint: int) -> ClientStates:
-        """Return what the node keeps for a run, as the server knows it.
+        """Return the client states of a run, in the version that the server used.
 
-        The server used the update that came with ``version`` and none after it, so what was kept with those is
-        dropped; and it may go back to ``checkpoint``, so what is older than that is dropped too.
+        The server used the update of ``version`` and none after it, so newer states are deleted. It may resume from
+        ``checkpoint``, so states that are older than that are deleted too.
         """
         states = ClientStates(self.place(run) / "client_states")
         states.rewind(version)

@@ -1,4 +1,4 @@
-"""A part of a report that answers one question: a title, tables, figures, and what they say in words."""
+"""A part of a report: a title, paragraphs, tables and figures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,11 +17,11 @@ class ReportFigure:
 
 @dataclass(frozen=True)
 class Chapter:
-    """What one table or figure of the paper became here; ``name`` also names its files."""
+    """One reproduced table or figure of the paper; ``name`` also names its files."""
 
     name: str
     title: str
     text: Sequence[str] = ()
-    """Paragraphs: the setting, which of the paper's claims hold here and which do not."""
+    """Paragraphs: the setting, and which of the paper's claims hold."""
     tables: Sequence[Grid] = field(default=())
     figures: Sequence[ReportFigure] = field(default=())

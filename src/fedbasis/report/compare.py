@@ -1,4 +1,4 @@
-"""Two runs side by side: which settings differ, who is better on the same clients, and whether that could be luck."""
+"""Compare two runs: the settings that differ, and a paired test of their accuracies on the same clients."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -29,16 +29,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the second run has over the first."""
+    """Two runs: their settings and the differences of their accuracies, second minus first."""
 
     folders: tuple[str, str]
     names: tuple[str, str]
     settings: dict[str, list[Any]]
-    """Those that differ, with both values."""
+    """The settings that differ, with both values."""
     differences: Sequence[Difference]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for machines; accuracies and differences are shares of one."""
+        """Return plain data for JSON; accuracies and differences are shares of one."""
         return asdict(self)
 
 
@@ -65,7 +65,7 @@ def compare(first: Run, second: Run) -> Comparison:
 
 
 def side_by_side(comparison: Comparison) -> Iterator[str | Table]:
-    """Describe a comparison for a person."""
+    """Yield lines and tables for the terminal."""
     settings = _table("Settings that differ")
     for column in ("setting", *comparison.folders):
         settings.add_column(Text(column), overflow="fold")

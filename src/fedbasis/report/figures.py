@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedbasis.report.colors import OWN_COLOR
 from fedbasis.report.runs import domain_of
 from fedbasis.report.svg import INK
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f8c3a")
-"""Colour-blind safe, on light and on dark."""
-DASHES: tuple[str, ...] = ("-", "--", "-.", ":")
-"""For lines of one colour."""
-DEPTHS = ("#4a7fd4", "#b35fb0", "#e08a2e")
-BAR = "#2a78b8"
-WIDE, NARROW = 4.6, 2.3
+Dash = str | tuple[float, tuple[float, ...]]
+"""A name, or a start and the lengths of lines and gaps in points."""
+TURN = 5.0
+"""The length in points of a dash of curves that lie on each other."""
+WIDE, NARROW = 3.7, 1.75
+"""Widths in inches: a figure of the page is read at its own size on a phone, so that its text is not shrunk."""
 
 
 @dataclass(frozen=True)
@@ -34,32 +33,14 @@ class Line:
     label: str = ""
     """For a legend inside the figure."""
     color: str = INK
-    dash: str = "-"
+    dash: Dash = "-"
     width: float = 1.5
     marks: Sequence[float] = field(default=())
     """Values of x with an upright dashed line."""
     band: tuple[Sequence[float], Sequence[float]] | None = None
     """Lower and upper bounds, drawn as a shaded band."""
-
-
-def method_color(number: int) -> str:
-    """Return the colour of the run or line with this number."""
-    return COLORS[number % len(COLORS)]
-
-
-def domain_color(number: int) -> str:
-    """Return the colour of a domain, the same as in PFLBed's plots."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    return str(to_hex(colormaps["tab10"](number % 10)))
-
-
-def depth_color(position: float) -> str:
-    """Return a colour for a block by its depth, 0 for the first and 1 for the last, never near black or white."""
-    from matplotlib.colors import LinearSegmentedColormap, to_hex
-
-    return str(to_hex(LinearSegmentedColormap.from_list("depth", DEPTHS)(position)))
+    marker: str = ""
+    opacity: float = 1.0
 
 
 def short(name: str, length: int = 28) -> str:
@@ -69,29 +50,34 @@ def short(name: str, length: int = 28) -> str:
 
 
 def strip(
-    scores: Mapping[str, Sequence[float]], colors: Mapping[str, Sequence[str]], least: float, crowded: bool = False
-) -> Figure:
-    """Draw a row per method, a dot per client in its domain's colour, and the mean as an upright bar.
+    scores: Mapping[str, Sequence[float]], styles: Mapping[str, Sequence[tuple[str, str]]], least: float,
+    crowded: bool = False,
+) -> Figure:  # fmt: skip
+    """Draw a row per method, a dot per client in the colour and shape of its domain, and the mean as an upright bar.
 
     Where clients are too many for dots, a thin bar spans all but the worst and the best tenth, a thick one the middle
     half.
     """
-    step = 0.42 if len(scores) <= 8 else 0.24
+    step = 0.36 if len(scores) <= 8 else 0.25
     figure = new_figure(WIDE, 0.75 + step * len(scores))
     axes = figure.add_subplot()
     for y, (name, mine) in enumerate(scores.items()):
         x = 100 * np.asarray(mine)
         if crowded:
             low, quarter, rest, high = np.quantile(x, [0.1, 0.25, 0.75, 0.9])
-            axes.hlines(y, low, high, colors=BAR, linewidth=1.2)
-            axes.hlines(y, quarter, rest, colors=BAR, linewidth=5.0, alpha=0.55)
+            axes.hlines(y, low, high, colors=INK, linewidth=1.2, alpha=0.6)
+            axes.hlines(y, quarter, rest, colors=INK, linewidth=5.0, alpha=0.35)
         else:
             spread = np.linspace(-0.26, 0.26, len(mine)) if len(mine) > 1 else np.zeros(1)
             order = [(7 * i) % len(mine) for i in range(len(mine))] if len(mine) % 7 else list(range(len(mine)))
-            size = 16 if step > 0.3 else 9
-            axes.scatter(x, y + spread[order], s=size, c=list(colors[name]), alpha=0.85, linewidths=0, zorder=2)
+            size, height = 13 if step > 0.3 else 8, y + spread[order]
+            for style in dict.fromkeys(styles[name]):
+                here = np.array([one == style for one in styles[name]])
+                axes.scatter(
+                    x[here], height[here], s=size, color=style[0], marker=style[1], alpha=0.85, linewidths=0, zorder=2
+                )
         axes.vlines(float(np.mean(x)), y - 0.4, y + 0.4, colors=INK, linewidth=2.0, zorder=3)
-    axes.set_yticks(range(len(scores)), [short(name) for name in scores])
+    axes.set_yticks(range(len(scores)), [short(name, 20) for name in scores])
     axes.set_ylim(len(scores) - 0.5, -0.5)
     axes.set_xlim(least, 101)
     axes.set_xlabel("personalized accuracy (%)")
@@ -101,26 +87,34 @@ def strip(
 
 def curves(
     lines: Sequence[Line], along: str, what: str, limits: tuple[float, float] | None = None, title: str = "",
-    *, legend: bool = False,
+    *, legend: bool = False, ticks: Mapping[float, str] | None = None,
 ) -> Figure:  # fmt: skip
-    """Draw curves over a whole-numbered x axis; without a legend inside, the page around the figure has one."""
+    """Draw curves over a whole-numbered x axis; without a legend inside, the page around the figure has one.
+
+    Curves that lie on each other are dashed in turns, so that none hides another.
+    """
     from matplotlib.ticker import MaxNLocator
 
-    figure = new_figure(0.7 * WIDE if title else WIDE, 3.0 if legend else 2.5)
+    figure = new_figure(WIDE, 3.0 if legend else 2.5)
     axes = figure.add_subplot()
-    for line in lines:
-        marker = "o" if np.isfinite(line.y).sum() <= 3 else ""
+    for line in apart(lines):
+        known = int(np.isfinite(line.y).sum())
+        marker = line.marker or ("o" if known <= 3 else "")
         axes.plot(
             line.x, line.y, label=line.label, color=line.color, linestyle=line.dash, linewidth=line.width,
-            marker=marker, markersize=3,
+            marker=marker, markersize=3.5, markeredgewidth=0, alpha=line.opacity, dash_capstyle="butt",
+            markevery=None if known <= 10 else max(1, len(line.x) // 6),
         )  # fmt: skip
         if line.band is not None:
             axes.fill_between(line.x, *line.band, color=line.color, alpha=0.16, linewidth=0)
         for mark in line.marks:
-            axes.axvline(mark, color=line.color, linestyle=(0, (4, 3)), linewidth=0.9, alpha=0.9)
+            axes.axvline(mark, color=INK, linestyle=(0, (2, 3)), linewidth=0.9, alpha=0.6)
     axes.set_xlabel(along)
     axes.set_ylabel(what)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
+    if ticks is None:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
+    else:
+        axes.set_xticks(list(ticks), list(ticks.values()))
     axes.ticklabel_format(axis="y", useOffset=False)
     x = [value for line in lines for value in line.x]
     margin = 0.03 * max(1, max(x) - min(x))
@@ -134,23 +128,43 @@ def curves(
     return figure
 
 
-def heat(
-    values: Mapping[str, Sequence[float]],
-    title: str,
-    columns: Sequence[str],
-    colors: Mapping[str, str] | None = None,
-) -> Figure:
-    """Draw what clients learned, as shares of one: a row per client in the colour of its domain."""
+def apart(lines: Sequence[Line]) -> list[Line]:
+    """Dash curves that are equal up to the width of a line in turns: each is seen in the gaps of the others."""
+    values = [value for line in lines for value in line.y if np.isfinite(value)]
+    near = 0.004 * (max(values) - min(values)) if values else 0.0
+    families: list[list[int]] = []
+    for number, line in enumerate(lines):
+        for mine in families:
+            if _equal(lines[mine[0]], line, near):
+                mine.append(number)
+                break
+        else:
+            families.append([number])
+    drawn = list(lines)
+    for mine in (mine for mine in families if len(mine) > 1):
+        for turn, number in enumerate(mine):
+            dash = (TURN * (len(mine) - turn) % (TURN * len(mine)), (TURN, TURN * (len(mine) - 1)))
+            drawn[number] = replace(lines[number], dash=dash)
+    return drawn
+
+
+def _equal(first: Line, second: Line, near: float) -> bool:
+    if list(first.x) != list(second.x):
+        return False
+    return bool(np.allclose(first.y, second.y, rtol=0, atol=near, equal_nan=True))
+
+
+def heat(values: Mapping[str, Sequence[float]], title: str, columns: Sequence[str], color: str = OWN_COLOR) -> Figure:
+    """Draw what clients learned, as shares of one: a row per client, domain by domain; the fuller, the larger."""
     from matplotlib.colors import to_rgb
 
-    common = os.path.commonprefix([column.rstrip("0123456789") for column in columns])  # "basis 0", "basis 1" ...
+    common = columns[0].rstrip("0123456789")  # "basis 0", "basis 1" ... have one axis, called "basis"
+    common = common if all(column.startswith(common) for column in columns) else ""
     shares = np.array([list(row) for row in values.values()], dtype=np.float64)
     names = [domain_of(client) for client in values]
-    if colors is None:
-        colors = {name: domain_color(number) for number, name in enumerate(dict.fromkeys(names))}
     figure = new_figure(NARROW, 0.75 + min(0.17, max(0.07, 3.2 / len(shares))) * len(shares))
     axes = figure.add_subplot()
-    inks = np.array([to_rgb(colors[name]) for name in names])[:, None, :].repeat(shares.shape[1], axis=1)
+    inks = np.broadcast_to(np.array(to_rgb(color)), (*shares.shape, 3))
     axes.grid(visible=False)
     axes.pcolormesh(np.dstack([inks, shares.clip(0, 1)]), edgecolors="none", linewidth=0, antialiased=False)
     starts = [0, *(i for i, (a, b) in enumerate(pairwise(names), start=1) if a != b), len(names)]

@@ -1,4 +1,4 @@
-"""Sections as files for a paper: tables as markdown, csv and LaTeX, figures as svg; the same bytes each time."""
+"""Chapters as files: tables as markdown, csv and LaTeX, figures as svg; the same bytes each time."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from pflbed.files import replacing
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 SPREAD = " ± "
-"""Stands between a mean and its deviation; csv has a column for either."""
+"""Between a mean and its deviation; csv has a column for each."""
 LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"$|$",
@@ -54,7 +54,7 @@ def write_files(sections: Sequence[Chapter], folder: Path) -> list[Path]:
 
 
 def markdown(grid: Grid) -> str:
-    """Write a table for a page of text; the caption goes above."""
+    """Write a table as markdown, below its caption."""
 
     def shown(cell: Cell) -> str:
         text = escaped(cell.text)
@@ -63,11 +63,12 @@ def markdown(grid: Grid) -> str:
     heads = [escaped(head) for head in _heads(grid)]
     lines = [heads, ["---", *["---:"] * len(grid.columns)]]
     lines += [[shown(cell) for cell in (head, *cells)] for head, cells in grid.rows]
-    return f"{escaped(grid.caption)}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    above = f"{grid.caption}. {grid.note}" if grid.note else grid.caption
+    return f"{escaped(above)}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def comma_separated(grid: Grid) -> str:
-    """Write what the table shows for a spreadsheet: a deviation has a column of its own, nothing is empty."""
+    """Write a table as csv: a deviation has a column of its own, a missing number is empty."""
     rows = [[head.text, *(cell.text for cell in cells)] for head, cells in grid.rows]
     spread = [any(SPREAD in row[column] for row in rows) for column in range(1, len(grid.columns) + 1)]
     buffer = io.StringIO()
@@ -85,7 +86,7 @@ def comma_separated(grid: Grid) -> str:
 
 
 def latex(grid: Grid) -> str:
-    """Write a table for a paper; it needs the package booktabs."""
+    """Write a table as LaTeX; it needs the package booktabs."""
 
     def shown(cell: Cell) -> str:
         text = _latex(cell.text)

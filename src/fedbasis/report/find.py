@@ -1,4 +1,4 @@
-"""From paths that a user names to runs: a run folder, or a folder that holds run folders, however deep."""
+"""Find runs below paths: a path is a run folder or a folder with run folders below it."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from fedbasis.training.runs import Run
 from pflbed.errors import InputError
 
 DEPTH = 4
-"""So deep below a named folder are runs looked for."""
+"""Runs are searched up to so many folders below a path."""
 
 
 def find_runs(paths: Sequence[Path]) -> list[Run]:

@@ -1,4 +1,4 @@
-"""Runs that differ by their seed alone are one row: the mean over seeds, and how much it moves."""
+"""Runs that differ only in their seed are one row: mean and standard deviation over seeds."""
 
 import json
 from collections.abc import Sequence
@@ -17,17 +17,22 @@ ClientScores = dict[tuple[str, str], float]
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """One method with one setting, over its seeds."""
+    """One method with the same settings, over its seeds."""
 
     suffix: str
     runs: Sequence[RunData]
     anchor: str
-    """Where the page tells where the numbers come from."""
+    """The id of its provenance on the page."""
 
     @property
     def name(self) -> str:
         """The group's name for a reader."""
         return self.runs[0].title + self.suffix
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return self.runs[0].method
 
     @cached_property
     def scored(self) -> list[RunData]:
@@ -46,7 +51,7 @@ class Group:
 
     @property
     def folders(self) -> str:
-        """Where its numbers come from."""
+        """The names of its run folders."""
         return ", ".join(run.folder for run in self.runs)
 
     def title(self, how: str) -> str:
@@ -90,7 +95,7 @@ def grouped(runs: Sequence[RunData]) -> list[Group]:
 
 
 def apart(groups: Sequence[Group]) -> list[Group]:
-    """Take groups apart into their runs, named by their seeds."""
+    """Return a group for every run, named by its seed."""
     return [
         replace(group, suffix=f"{group.suffix} · seed {run.seed}", runs=[run]) for group in groups for run in group.runs
     ]
@@ -106,7 +111,7 @@ def compared(groups: Sequence[Group]) -> list[Group]:
 
 
 def _settings(run: RunData, digests: dict[Any, str]) -> str:
-    """Write down what two runs must share to be one row; data are the same by their digest, wherever they lie."""
+    """Return as text all that runs of one group share; data are identified by their digest, not by their path."""
     source = run.config["data"].get("source")
     config = {key: value for key, value in run.config.items() if key not in ("seed", "machine")}
     config["data"] = {**config["data"], "source": run.digest or digests.get(source, source)}

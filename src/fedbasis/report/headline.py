@@ -2,45 +2,95 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from statistics import fmean
+from dataclasses import dataclass, replace
 
+from fedbasis.report.colors import OWN
 from fedbasis.report.groups import Group, compared
-from fedbasis.report.paired import leaders
+from fedbasis.report.ranking import TIED, Ranked, ranked
 from fedbasis.report.runs import RunData, sizes_of
-from fedbasis.report.testbeds import by_testbed
+from fedbasis.report.testbeds import Testbed, by_testbed
 
-NAMED = 5
+NAMED = 4
 """A list names at most so many rows, clients or runs."""
 
 
-def headline(groups: Sequence[Group]) -> list[str]:
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence that opens with what matters most."""
+
+    strong: str
+    rest: str
+    data: str = ""
+    """Which data it is about, where the page has several."""
+
+    def __str__(self) -> str:
+        return f"{self.data}: {self.strong}{self.rest}" if self.data else self.strong + self.rest
+
+
+def headline(groups: Sequence[Group]) -> list[Sentence]:
     """Return a sentence per data set and size; groups on other clients than the rest have sentences of their own."""
-    sentences = []
-    for testbed in by_testbed(groups):
-        same = compared(testbed.groups)
-        for part in ([same] if same else []) + [[group] for group in testbed.groups if group not in same]:
-            found = [_sentence(part, size, testbed.served) for size in sizes_of([r for g in part for r in g.scored])]
-            sentences += [f"{testbed.title}: {text}" if testbed.title else text for text in found if text]
-    return sentences or ["No run has results yet: new clients are served and scored after the last round."]
+    found = [sentence for testbed in by_testbed(groups) for sentence in sentences(testbed)]
+    return found or [
+        Sentence("There are no results yet", ": new clients are served and scored after the last round of training.")
+    ]
 
 
-def _sentence(groups: Sequence[Group], size: str, served: str) -> str:
-    """Name the best row, its accuracy, and the rows that are not significantly worse."""
-    found = [(group, how, rows) for group in groups for how in group.ways if (rows := group.rows(how, size))]
-    ranked = [(fmean(row.last for row in rows), g.title(how), g.scores(how, size)) for g, how, rows in found]
-    ranked.sort(key=lambda row: -row[0])
-    if not ranked:
+def sentences(testbed: Testbed) -> list[Sentence]:
+    """Return the sentences about one data set."""
+    same = compared(testbed.groups)
+    found = []
+    for part in ([same] if same else []) + [[group] for group in testbed.groups if group not in same]:
+        for size in sizes_of([run for group in part for run in group.scored]):
+            rows = ranked(part, size)
+            if rows:
+                found.append(replace(_sentence(rows, size, testbed.served), data=testbed.title))
+    return found
+
+
+def _sentence(rows: Sequence[Ranked], size: str, served: str) -> Sentence:
+    """Say who leads and by how much, and who is not significantly worse."""
+    first, others = rows[0], rows[1:]
+    splits = len({population for population, _ in first.scores})
+    where = f" at size {size} on {len(first.scores)} {served} client{'s' * (len(first.scores) != 1)}"
+    where += f" of {splits} splits" * (splits > 1)
+    if not others:
+        return Sentence(f"{first.title} reaches {_percent(first.mean)}", f"{where}.")
+    alike = [row for row in others if row.mark == TIED]
+    if len(alike) == len(others):
+        if len(others) == 1:
+            span = f" between {_scored(first)} and {_scored(others[0])}."
+        else:
+            span = f" from the best: the {len(rows)} rows lie between {_scored(first)} and {_scored(others[-1])}."
+        return Sentence("No significant difference", where + span + _own(rows, [first, others[-1]]))
+    rival = next((row for row in others if row.group.method != first.group.method), others[0])
+    best = ", the best other method" if rival is not others[0] else ""
+    ahead = f", {100 * (first.mean - rival.mean):.1f} points ahead of {_scored(rival)}{best}."
+    strong = f"{first.title} leads with {_percent(first.mean)}"
+    if not alike:
+        worse = " All other rows are significantly worse." if len(others) > 1 else " The difference is significant."
+        return Sentence(strong, where + ahead + worse + _own(rows, [first, rival]))
+    if len(alike) > NAMED:
+        few = f" {len(alike)} of the {len(others)} other rows are not significantly worse."
+        return Sentence(strong, where + ahead + few + _own(rows, [first, rival]))
+    listed = ", ".join(_scored(row) for row in alike)
+    return Sentence(strong, f"{where}{ahead} Not significantly worse: {listed}." + _own(rows, [first, rival, *alike]))
+
+
+def _own_row(rows: Sequence[Ranked]) -> Ranked | None:
+    return next((row for row in rows if row.group.method == OWN), None)
+
+
+def _own(rows: Sequence[Ranked], named: Sequence[Ranked]) -> str:
+    """Say where FedBasis is, unless it is named already."""
+    own = _own_row(rows)
+    if own is None or own in named:
         return ""
-    best, name, scores = ranked[0]
-    splits = len({population for population, _ in scores})
-    text = f"{name} reaches {_percent(best)} on {len(scores)} {served} client{'s' * (len(scores) != 1)}"
-    text += f"{f' of {splits} splits' * (splits > 1)} with {size} data"
-    marks = leaders([mine for *_, mine in ranked])
-    others = zip(ranked[1:], marks[1:], strict=True)
-    alike = [f"{title} ({_percent(mean)})" for (mean, title, _), mark in others if mark]
-    if alike:
-        return f"{text}; not significantly worse: {_listed(alike, 'rows')}."
-    return f"{text}; all other rows are significantly worse." if len(ranked) > 1 else f"{text}."
+    tie = ", not significantly worse" if own.mark == TIED else ""
+    return f" {own.title} is number {rows.index(own) + 1} of {len(rows)} with {_percent(own.mean)}{tie}."
+
+
+def _scored(row: Ranked) -> str:
+    return f"{row.title} with {_percent(row.mean)}"
 
 
 def caveats(groups: Sequence[Group]) -> list[str]:
@@ -50,7 +100,7 @@ def caveats(groups: Sequence[Group]) -> list[str]:
     unfinished = [(group, run) for group, run in without if not run.run.federation.exists()]
     notes = [f"{_name(*pair)} has no scores: its server has no images to score." for pair in federated]
     notes += [
-        f"{_name(group, run)} has no results yet: {run.state}; training it again resumes it."
+        f"{_name(group, run)} has no results yet: {run.state}{'' if run.active else '; training it again resumes it'}."
         for group, run in unfinished[:NAMED]
     ]
     if len(unfinished) > NAMED:

@@ -1,4 +1,4 @@
-"""Names that tell runs of one method apart: by the settings that differ, the data, the seed, or the folder."""
+"""Distinct names for runs of one method: by the settings that differ, the data, the seed, or the folder."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from fedbasis.report.runs import RunData
 
 LONGEST = 48
-"""Settings that need more letters than this make no name."""
+"""The length limit of a name made of settings."""
 NOT_SETTINGS = ("seed", "machine.")
 
 
@@ -30,7 +30,7 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def suffixes(runs: Sequence[RunData]) -> list[str]:
-    """Return what to put behind the name of the method of these runs; all are different."""
+    """Return a suffix to the method's name for every run; all are different."""
     seeds = [f" · seed {run.seed}" for run in runs]
     settings = _settings(runs)
     sources = [f" · {_brief(run.config['data'].get('source'))}" for run in runs]

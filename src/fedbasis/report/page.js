@@ -71,38 +71,92 @@ const saver = (place, ending, kind, name, content) => {
   place.append(button);
 };
 
+const [INK, QUIET, PAPER] = ["#1c2128", "#56606d", "#ffffff"];
+const adder = (svg) => (tag, attributes, text) => {
+  const element = document.createElementNS(svg.namespaceURI, tag);
+  Object.entries(attributes).forEach(([name, value]) => element.setAttribute(name, value));
+  if (text !== undefined) element.textContent = text;
+  return svg.appendChild(element);
+};
+const written = (svg, width, height) => {
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  svg.setAttribute("style", `color:${INK};background:${PAPER}`);
+  svg.setAttribute("width", `${width}pt`);
+  svg.setAttribute("height", `${height}pt`);
+  return new XMLSerializer().serializeToString(svg);
+};
+
 // A saved figure stands alone, so the legend that the page shows above it is drawn below it.
 const drawLegend = (figure, svg, height) => {
   const entries = [...(figure.closest(".panel")?.querySelectorAll(".legend li") ?? [])];
-  const named = entries.filter((entry) => !entry.querySelector(".shades"));
-  const add = (tag, attributes) => {
-    const element = document.createElementNS(svg.namespaceURI, tag);
-    Object.entries(attributes).forEach(([name, value]) => element.setAttribute(name, value));
-    return svg.appendChild(element);
-  };
+  const named = entries.filter((entry) => entry.querySelector(".key"));
+  const add = adder(svg);
   named.forEach((entry, i) => {
-    const sign = entry.querySelector("i");
-    const y = height + 12 * i + 8;
-    const fill = sign.style.color;
-    if (sign.className === "dot") add("circle", { cx: 12, cy: y, r: 3.5, fill });
-    else if (sign.className === "upright") add("rect", { x: 11, y: y - 5, width: 1.5, height: 10, fill });
-    else add("rect", { x: 5, y: y - 1, width: 14, height: 2, fill });
-    add("text", { x: 24, y: y + 3, "font-size": 8.5, "font-family": "sans-serif" }).textContent = entry.textContent;
+    const y = height + 13 * i;
+    const key = entry.querySelector(".key");
+    const sign = add("g", { transform: `translate(5 ${y + 1.5}) scale(.8)`, style: key.getAttribute("style"), opacity: key.getAttribute("opacity") });
+    sign.append(...[...key.children].map((child) => child.cloneNode(true)));
+    add("text", { x: 32, y: y + 9.5, "font-size": 8.5, "font-family": "sans-serif" }, entry.textContent);
   });
-  return height + (named.length ? 12 * named.length + 6 : 0);
+  return height + (named.length ? 13 * named.length + 6 : 0);
 };
-document.querySelectorAll("figure").forEach((figure) => {
+document.querySelectorAll("figure:not(.answer)").forEach((figure) => {
   const svg = figure.querySelector("svg");
   saver(figure, "svg", "image/svg+xml", svg.getAttribute("aria-label"), () => {
     const copy = svg.cloneNode(true);
     const [, , width, height] = svg.getAttribute("viewBox").split(/\s+/).map(Number);
-    const whole = drawLegend(figure, copy, height);
-    copy.setAttribute("viewBox", `0 0 ${width} ${whole}`);
-    copy.setAttribute("style", "color:#1c2128;background:#ffffff");
-    copy.setAttribute("width", `${width}pt`);
-    copy.setAttribute("height", `${whole}pt`);
-    return new XMLSerializer().serializeToString(copy);
+    return written(copy, width, drawLegend(figure, copy, height));
   });
+});
+
+// The chart on top is html; as a file it is drawn anew, panel below panel.
+const drawAnswer = (figure) => {
+  const svg = figure.querySelector("svg").cloneNode(false);
+  const add = adder(svg);
+  const [left, width] = [160, 250];
+  const text = (x, y, content, more = {}) => add("text", { x, y, "font-size": 9, "font-family": "sans-serif", fill: INK, ...more }, content);
+  const across = (place) => left + width * parseFloat(place) / 100;
+  let y = 8;
+  figure.querySelectorAll(".dots").forEach((panel) => {
+    const rows = [...panel.querySelectorAll("li")];
+    const line = (x1, x2, y1, y2, more) => add("line", { x1, x2, y1, y2, ...more });
+    text(left, y + 8, panel.querySelector(".size").textContent, { "font-weight": "bold" });
+    const [top, bottom] = [y + 14, y + 14 + 16 * rows.length];
+    panel.querySelectorAll(".axis i").forEach((tick) => {
+      line(across(tick.style.left), across(tick.style.left), top, bottom, { stroke: "#dfe3e8" });
+      text(across(tick.style.left), bottom + 11, tick.textContent, { "text-anchor": "middle", fill: QUIET });
+    });
+    const best = panel.querySelector(".best");
+    if (best) line(across(best.getAttribute("x1")), across(best.getAttribute("x1")), top, bottom, { stroke: INK, "stroke-dasharray": "3 3" });
+    rows.forEach((row, i) => {
+      const middle = top + 16 * i + 8;
+      const strong = row.matches(".lead, .tied");
+      const color = strong || row.matches(".own") ? row.style.color : QUIET;
+      const whisker = row.querySelector(".whisker");
+      const weight = strong ? { "font-weight": "bold" } : {};
+      text(left - 10, middle + 3, row.querySelector(".name").textContent, { "text-anchor": "end", ...weight });
+      if (whisker) line(across(whisker.getAttribute("x1")), across(whisker.getAttribute("x2")), middle, middle, { stroke: color, "stroke-width": 1.5 });
+      add("circle", { cx: across(row.querySelector("circle").getAttribute("cx")), cy: middle, r: row.matches(".lead") ? 4.5 : 3.5, fill: strong ? color : PAPER, stroke: color, "stroke-width": 1.5 });
+      text(left + width + 36, middle + 3, row.querySelector(".value").textContent, { "text-anchor": "end", ...weight });
+    });
+    y = bottom + 24;
+  });
+  return written(svg, left + width + 44, y);
+};
+document.querySelectorAll("figure.answer").forEach((figure) => {
+  saver(figure, "svg", "image/svg+xml", figure.dataset.name, () => drawAnswer(figure));
+});
+
+// Wide tables and figures show that they scroll, until their end is seen.
+document.querySelectorAll(".scroller").forEach((scroller) => {
+  const box = scroller.firstElementChild;
+  const look = () => {
+    scroller.classList.toggle("more", box.scrollWidth - box.clientWidth - box.scrollLeft > 4);
+    scroller.classList.toggle("moved", box.scrollLeft > 4);
+  };
+  box.addEventListener("scroll", look, { passive: true });
+  new ResizeObserver(look).observe(box);
+  look();
 });
 document.querySelectorAll("table.sortable").forEach((table) => {
   const quoted = (text) => `"${text.replace(/"/g, '""')}"`;

@@ -1,4 +1,4 @@
-"""The page: runs in, one self-contained html file out, the same bytes for the same runs."""
+"""Write the report as one self-contained html file; the same runs give the same bytes."""
 
 import json
 import os
@@ -12,8 +12,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedbasis import __version__
 from fedbasis.report import panels, tables, training
+from fedbasis.report.answer import answer
 from fedbasis.report.chapter import Chapter
-from fedbasis.report.groups import apart, compared, grouped
+from fedbasis.report.colors import method_styles
+from fedbasis.report.groups import apart, grouped
 from fedbasis.report.headline import caveats, headline
 from fedbasis.report.runs import RunData, read_runs, sizes_of
 from fedbasis.report.svg import Sheet, style
@@ -24,7 +26,7 @@ from pflbed.files import replacing
 
 
 def write_report(runs: Sequence[Run], path: Path, sections: Sequence[Chapter] = ()) -> None:
-    """Write the report of the runs, finished or not, as one page that needs nothing else; ``sections`` come first."""
+    """Write the report of the runs, finished or not; ``sections`` are placed before the runs' own results."""
     if path.is_dir():
         raise InputError(f"The report must be a file, but {path} is a folder; add a name such as report.html.")
     known = read_runs(runs) if runs or not sections else []  # a section may be about data alone
@@ -56,7 +58,7 @@ def _render(runs: Sequence[RunData], sections: Sequence[Chapter], home: Path) ->
 
 def _context(runs: Sequence[RunData], sections: Sequence[Chapter], home: Path) -> dict[str, Any]:
     groups, scored = grouped(runs), [run for run in runs if run.rows]
-    tested = by_testbed(groups)
+    tested, styles = by_testbed(groups), method_styles(groups)
     seeds = any(len(group.runs) > 1 for group in groups)
     sizes, sheet = sizes_of(scored or runs), Sheet()
     smallest, largest = (next(iter(sizes)), list(sizes)[-1]) if sizes else ("", "")
@@ -78,27 +80,29 @@ def _context(runs: Sequence[RunData], sections: Sequence[Chapter], home: Path) -
             "learned": panels.learned(groups, largest, sheet),
             "populations": panels.populations(groups, sheet),
         }
+    results = [
+        (
+            testbed.title,
+            _titled(testbed, tables.results(testbed.groups)),
+            tables.results(apart(testbed.groups)) if seeds else None,
+        )
+        for testbed in tested
+    ]
     return drawn | {
         "version": __version__,
         "origins": [
             (group, [(run, _link(run.path, home)) for run in group.runs], _written(group.runs[0].config))
             for group in groups
         ],
+        "answers": [answer(testbed, styles) for testbed in tested],
         "headline": headline(groups),
         "caveats": caveats(groups),
-        "marked": any(compared(testbed.groups) for testbed in tested),
         "seeds": seeds,
         "sizes": {size: f"{100 * share:g} %" for size, share in sizes.items()},
         "smallest": smallest,
         "largest": largest,
-        "results": [
-            (
-                testbed.title,
-                _titled(testbed, tables.results(testbed.groups)),
-                tables.results(apart(testbed.groups)) if seeds else None,
-            )
-            for testbed in tested
-        ],
+        "results": results,
+        "bold": any(cell.best for _, grid, _ in results for _, cells in grid.rows for cell in cells),
         "training_cost": tables.training_cost(groups),
     }
 
@@ -114,7 +118,7 @@ def _placed(section: Chapter, sheet: Sheet) -> dict[str, Any]:
 
 
 def _link(folder: Path, home: Path) -> str:
-    """Point from the page to a folder beside it; this needs no network, and moves with both."""
+    """Return the relative link from the page to a folder."""
     return quote(os.path.relpath(folder, home)) + "/"
 
 

@@ -1,7 +1,7 @@
-"""Two models on the same clients: how far apart they are, and whether that could be luck.
+"""Student's paired t-test of two models over the same clients, with the confidence interval of the difference.
 
-Clients differ far more from each other than methods do, so scores are compared client by client: Student's paired
-t-test, two-sided, and the interval that belongs to it. With one client, or none, nothing can be told.
+Clients differ far more from each other than methods do, so scores are compared client by client. The test is
+two-sided. With a single client there is no test: p is 1.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -12,9 +12,9 @@ import numpy as np
 from scipy.special import stdtr, stdtrit
 
 LEVEL = 0.05
-"""A difference that luck makes less often than this counts."""
+"""The significance level."""
 SAME = 1e-12
-"""Scores are sums of floats; closer than this they are equal."""
+"""Scores that differ by less than this are equal up to rounding."""
 
 Client = TypeVar("Client", bound=Hashable)
 
@@ -26,7 +26,7 @@ class Paired:
     clients: int
     mean: float
     low: float | None
-    """The 95 % interval of the mean; nothing for a single client."""
+    """The 95 % confidence interval of the mean; nothing for a single client."""
     high: float | None
     p: float
     wins: int

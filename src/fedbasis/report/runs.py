@@ -164,7 +164,19 @@ class RunData:
     def state(self) -> str:
         """The progress of training as text."""
         rounds = self.lines[-1]["rounds"] if self.lines else self.config["train"].get("rounds", "?")
+        if self.active:
+            serving = self.rounds_done == rounds
+            return (
+                "training is done, clients are served"
+                if serving
+                else f"training (round {self.rounds_done + 1} of {rounds})"
+            )
         return f"{self.rounds_done} of {rounds} rounds are done"
+
+    @cached_property
+    def active(self) -> bool:
+        """Whether a process trains it, or serves its clients, at this moment."""
+        return self.run.active and not self.run.done
 
     @cached_property
     def about(self) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""A figure becomes part of a page: SVG without ids that clash, without a date, in the ink of the text around it."""
+"""Figures as inline SVG: unique ids, no date, the text colour of the page."""
 
 import io
 import re
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK = "#010203"
-"""Stands for the page's own text colour, so that figures are readable on light and on dark."""
+"""Replaced by the page's text colour, so that figures are readable on light and on dark."""
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it can be searched, and any script is shown
     "svg.hashsalt": "fedbasis",
@@ -42,11 +42,11 @@ STYLE: dict[Any, Any] = {
 }
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 LONG = re.compile(r"-?\d+\.\d{3,}")
-"""A number finer than anyone can see."""
+"""A number with more digits than are visible."""
 NAMESPACE = "http://www.w3.org/2000/svg"
 DROPPED = {"metadata", "style", "title", "script", "foreignObject"}
 DARK = "#1c2128"
-"""The ink of a figure that stands alone, on paper."""
+"""The text colour of a figure in a file of its own."""
 
 
 @contextmanager
@@ -73,7 +73,7 @@ class Sheet:
         return self.place(drawn(figure), alt)
 
     def place(self, svg: str, alt: str) -> Markup:
-        """Return any drawing as markup of this page."""
+        """Return an svg as markup of this page."""
         self._count += 1
         root = ElementTree.fromstring(CONTROL.sub("\ufffd", svg))
         _clean(root, f"{self._prefix}{self._count}-")
@@ -93,7 +93,7 @@ def drawn(figure: "Figure") -> str:
 
 
 def standalone(svg: str) -> str:
-    """Return a drawing, of a page or not, as a file of its own: dark ink, a size, nothing else needed."""
+    """Return a figure as the text of an svg file, with a size and a dark text colour."""
     root = ElementTree.fromstring(CONTROL.sub("\ufffd", svg))
     _clean(root, "")
     width, height = root.get("viewBox", "0 0 400 300").split()[2:4]
@@ -105,7 +105,7 @@ def standalone(svg: str) -> str:
 
 
 def _clean(element: ElementTree.Element, prefix: str) -> None:
-    """Drop what a page must not hold, make ids unique, and replace the ink, all the way down."""
+    """Drop unsafe elements, make ids unique and replace the text colour, recursively."""
     element.tag = _local(element.tag)
     attributes = {_local(key): value for key, value in element.attrib.items()}
     element.attrib.clear()

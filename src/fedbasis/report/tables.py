@@ -1,5 +1,6 @@
-"""Every number of the page in tables: what a cell says, how it sorts, and which runs it comes from."""
+"""The tables of the report: the text of a cell, its value for sorting, and the runs behind it."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
@@ -13,14 +14,17 @@ NOTHING = "–"
 COLUMNS = ("Last", "Best", "|Δ|", "rate", "s/client")
 SPREAD = ("worst", "worst 10 %", "median", "best 10 %", "s.d.")
 MEMORY = "peak_memory"
-"""What a line of the log calls the largest memory of its round, in bytes, if it tells."""
+"""The field of the log with the peak memory of a round in bytes, if it was measured."""
+CROWD = 4
+"""Where so many times more rows share the first place than do not, bold type would say nothing."""
+SHARED = "not comparable"
 EPSILON = "epsilon"
-"""What it calls the privacy spent so far, at its ``delta``, if the clients are protected."""
+"""The field of the log with the privacy spent so far at ``delta``, under differential privacy."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number as it is shown, as it sorts, and the folders of its runs."""
+    """A number as text, as a value for sorting, and the folders of its runs."""
 
     text: str
     value: float | None = None
@@ -39,7 +43,9 @@ class Grid:
     columns: Sequence[str]
     rows: Sequence[tuple[Cell, Sequence[Cell]]]
     head: str = ""
-    """What the names that open the rows are."""
+    """The heading of the column of row names."""
+    note: str = ""
+    """A sentence below the caption."""
 
 
 def results(groups: Sequence[Group]) -> Grid:
@@ -91,10 +97,10 @@ def by_client(groups: Sequence[Group]) -> Grid:
 
 def training_cost(groups: Sequence[Group]) -> Grid:
     """Average what a round costs, method by method; bytes are of one client."""
-    told, private = (
+    memory, private = (
         any(key in line for group in groups for run in group.runs for line in run.lines) for key in (MEMORY, EPSILON)
     )
-    rows = []
+    rows, shared = [], _shared_peaks(groups)
     for group in groups:
         lines = [line for run in group.runs for line in run.lines]
         rounds = sorted({len(run.lines) for run in group.runs})
@@ -106,9 +112,13 @@ def training_cost(groups: Sequence[Group]) -> Grid:
         cells.append(_mean(group, numbers(lines, "seconds"), lambda seconds: f"{seconds:.1f}"))
         minutes = [sum(numbers(run.lines, "seconds")) / 60 for run in group.runs if numbers(run.lines, "seconds")]
         cells.append(_mean(group, minutes, lambda value: f"{value:.1f}"))
-        if told:
+        if memory:
             known = numbers(lines, MEMORY)
-            cells.append(_mean(group, [max(known)] if known else [], _bytes))
+            cells.append(
+                Cell(SHARED, run=group.folders)
+                if known and max(known) in shared
+                else _mean(group, [max(known)] if known else [], _bytes)
+            )
         if private:
             spent, deltas = numbers(lines, EPSILON), numbers(lines, "delta")
             cells.append(_mean(group, [max(spent)] if spent else [], lambda value: f"{value:.2f}"))
@@ -118,15 +128,24 @@ def training_cost(groups: Sequence[Group]) -> Grid:
         "Training, per client and round",
         [
             ("", 1), ("to the server", 2), ("from the server", 2), ("time", 2),
-            *([("memory", 1)] if told else []), *([("privacy", 2)] if private else []),
+            *([("memory", 1)] if memory else []), *([("privacy", 2)] if private else []),
         ],
         [
             "rounds", "mean", "largest", "mean", "largest", "s a round", "min in all",
-            *(["peak"] if told else []), *(["ε", "δ"] if private else []),
+            *(["peak"] if memory else []), *(["ε", "δ"] if private else []),
         ],
         rows,
         "method",
+        "Runs that shared a process have no peak of memory of their own." if shared else "",
     )  # fmt: skip
+
+
+def _shared_peaks(groups: Sequence[Group]) -> set[float]:
+    """Return the peaks of memory that runs of several groups have to the byte: those of a process they shared."""
+    peaks = Counter(
+        peak for group in groups for peak in {max(numbers(run.lines, MEMORY), default=0.0) for run in group.runs}
+    )
+    return {peak for peak, count in peaks.items() if peak and count > 1}
 
 
 def _by_size(
@@ -145,15 +164,23 @@ def _by_size(
 
 
 def _marked(grid: Grid, groups: Sequence[Group]) -> Grid:
-    """Mark the best Last of every size, and what is not significantly worse."""
+    """Mark the best Last of every size, and what is not significantly worse; where that is nearly every row, none."""
     same, lines = compared(groups), _lines(groups)
     rows = [(head, list(cells)) for head, cells in grid.rows]
+    notes: dict[str, list[str]] = {}
     for number, size in enumerate(_sizes(groups)):
         column = number * len(COLUMNS)
         scores = [group.scores(how, size) if group in same else {} for group, how in lines]
-        for (_, cells), best in zip(rows, leaders(scores), strict=True):
+        marks = leaders(scores)
+        worse = [head.text for (head, _), mine, best in zip(rows, scores, marks, strict=True) if mine and not best]
+        if sum(marks) > max(1, CROWD * len(worse)):
+            only = f"only {' and '.join(worse)} differ" + "s" * (len(worse) == 1) if worse else "no row differs"
+            notes.setdefault(f"{only} significantly from the best one, so none is bold", []).append(f"size {size}")
+            continue
+        for (_, cells), best in zip(rows, marks, strict=True):
             cells[column] = replace(cells[column], best=best)
-    return replace(grid, rows=rows)
+    said = " ".join(f"At {' and '.join(sizes)} {note}." for note, sizes in notes.items())
+    return replace(grid, rows=rows, note=said)
 
 
 def _lines(groups: Sequence[Group]) -> list[tuple[Group, str]]:

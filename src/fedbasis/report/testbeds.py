@@ -18,11 +18,6 @@ class Testbed:
     """``new`` or ``participating``."""
     groups: Sequence[Group]
 
-    @property
-    def runs(self) -> list[RunData]:
-        """All runs with results."""
-        return [run for group in self.groups for run in group.scored]
-
 
 def by_testbed(groups: Sequence[Group]) -> list[Testbed]:
     """Sort the groups with results by their data and the kind of clients, in their order."""

@@ -67,7 +67,9 @@ def serve(worker: WorkerContext, server: State, item: ServeTask) -> Result:
 
     The state that a client that took part has from training is read by the way ``client-state`` alone.
     """
-    method, client, started = worker.method, item.client, time.perf_counter()
+    method, client = worker.method, item.client
+    before = None if item.how in UNTRAINED else _before(worker, server, client)
+    started = time.perf_counter()
     predictions = SharedPredictions(worker, item.how)
     data = examples_of(client.sized(item.size))
 
@@ -97,6 +99,7 @@ def serve(worker: WorkerContext, server: State, item: ServeTask) -> Result:
         "images": len(data),
         "seconds": round(adapted, 3),
         "losses": [round(loss, 5) for loss in outcome.losses if np.isfinite(loss)],
+        **({} if before is None else {"before": round(before, 5)}),
         "validation": [round(score, 5) for score in outcome.validation],
         "validate_every": item.plan.validate_every if item.how not in UNTRAINED else 1,
         "best_epoch": outcome.best.epoch,
@@ -109,12 +112,20 @@ def serve(worker: WorkerContext, server: State, item: ServeTask) -> Result:
     return {}, record
 
 
+def _before(worker: WorkerContext, server: State, client: Client) -> float:
+    """Return the validation accuracy of the server's model as it is; clients that share images share the pass."""
+    predictions = SharedPredictions(worker, "none")
+    if not predictions.knows(client.val):
+        worker.model.load(worker.method.model(server), "The server's model")
+    return weighted_accuracy(predictions(client.val, {}), client.val.labels, client.val_weights)
+
+
 class SharedPredictions:
     """Predict classes of images. Where clients' models agree, they share a forward pass.
 
-    ``none`` gives all clients the same model, so images that several clients are scored on are predicted once. Where only the
-    classifier is trained, the features of images are computed once, for all epochs, rates and clients. What is shared
-    is in the worker's cache: for as long as the server's state is the same, and for so many sets of images.
+    ``none`` gives all clients the same model, so images that several clients are scored on are predicted once. Where
+    only the classifier is trained, the features of images are computed once, for all epochs, rates and clients. What is
+    shared is in the worker's cache: for as long as the server's state is the same, and for so many sets of images.
     """
 
     LIMIT = 64
@@ -141,6 +152,10 @@ class SharedPredictions:
             chances = probabilities()
         guesses: NDArray[np.int64] = chances.argmax(1).numpy()
         return guesses
+
+    def knows(self, images: Images) -> bool:
+        """Return whether no forward pass is needed for these images."""
+        return (self._how, images.key) in self._worker.cache
 
     def _shared(self, images: Images, make: Callable[[], Tensor]) -> Tensor:
         key, cache = (self._how, images.key), self._worker.cache
@@ -223,7 +238,7 @@ def evaluate(
 ) -> list[dict[str, Any]]:
     """Serve all clients in all ways; jobs whose record is in ``done`` are not repeated.
 
-    ``kept`` holds what clients keep since training, for those that took part.
+    ``states`` holds the client states of those that took part.
     """
     records = [dict(record) for record in done]
     finished = {(r["how"], r["size"], r["rate"], r["client"]) for r in records}

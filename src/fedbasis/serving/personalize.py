@@ -2,22 +2,21 @@
 
 ``none`` takes the model as it is, ``lp`` trains the classifier on frozen features, ``ft`` fine-tunes everything,
 ``ft-prox`` does so with a pull towards the server's model (equation 2 of pFedMe), ``bn`` trains the normalization
-layers; further names belong to the method (``Ways.own``), and may be followed by ``+lp`` or ``+ft``. The result holds the
-model after the Last epoch and after the Best one, chosen on validation data and never on test data.
+layers; further names belong to the method (``Ways.own``), and may be followed by ``+lp`` or ``+ft``. The result holds
+the model after the Last epoch and after the Best one, chosen on validation data and never on test data.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context, Method
 from fedbasis.networks.classifier import head_steps, passed
-from fedbasis.networks.train import Examples, by_epoch, proximal, sgd_steps
+from fedbasis.networks.train import Examples, PlainSGD, by_epoch, proximal, sgd_steps
 from fedbasis.tensors.params import State, Tensors
 from pflbed.errors import InputError
 
@@ -158,7 +157,7 @@ def _probe(_: str, method: Method, data: Examples, context: Context, plan: Adapt
     module, classifier = context.model.module, method.task.classifier
     seen = passed(module, classifier, data.pixels, method.task.recipe.preprocessing, last_for="A linear probe")
     head, labels = module.get_submodule(classifier), data.labels.to(seen.logits.device)
-    optimizer = torch.optim.SGD(head.parameters(), lr=plan.rate, momentum=plan.momentum, weight_decay=plan.decay)
+    optimizer = PlainSGD(head.parameters(), plan.rate, plan.momentum, plan.decay)
 
     def loss_of(rows: Tensor) -> Tensor:
         return cross_entropy(head(seen.features[rows]), labels[rows])

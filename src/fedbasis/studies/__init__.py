@@ -1,4 +1,4 @@
-"""Every table and figure of the paper by name: one file each, or one for a family that reads the same runs."""
+"""Every table and figure of the paper by name: a file each, or one for several that read the same runs."""
 
 from collections.abc import Iterable, Mapping
 
@@ -30,14 +30,14 @@ EVERYTHING = "all"
 
 def studies(names: Iterable[str]) -> list[Study]:
     """Find studies by name or alias, each once, in the order of the paper; ``all`` is all of them."""
-    wanted = set()
+    chosen = set()
     for name in names:
         known = ALIASES.get(name, name)
         if known == EVERYTHING:
-            wanted |= set(STUDIES)
+            chosen |= set(STUDIES)
         elif known in STUDIES:
-            wanted.add(known)
+            chosen.add(known)
         else:
             hint = did_you_mean(name, [*STUDIES, *ALIASES, EVERYTHING], cutoff=0.6)
             raise InputError(f"A result must be named as in the paper, but there is no '{name}'{hint}.")
-    return [study for study in STUDIES.values() if study.name in wanted]
+    return [study for study in STUDIES.values() if study.name in chosen]

@@ -1,7 +1,7 @@
 """Tables 4 and F: what coordinate descent, sharpening and the major basis contribute.
 
 Training coefficients and bases together only works with the plain mean and one rate for every basis. Where a scale
-uses something else for FedBasis, a fifth row gives joint training its fair partner.
+uses other settings for FedBasis, a fifth row has coordinate descent with those of joint training.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ HOW = paper.FEDBASIS[1]
 
 
 class Ablation(Study):
-    """FedBasis with one design taken away at a time."""
+    """FedBasis without one of its designs at a time."""
 
     name: ClassVar[str] = "ablation"
     aliases: ClassVar[tuple[str, ...]] = ("table-4", "table-f")
@@ -53,9 +53,9 @@ class Ablation(Study):
             runs, size = found.by_name(self.requests(setup), testbed), _size(setup, testbed)
             scores = {name: [row.last for row in rows_of(runs, (name, HOW), size)] for name in (*CHANGES, WHOLE)}
             dataset = testbed if testbed in paper.ABLATION else "office-home"
-            beside = paper.ABLATION[dataset]
+            printed = paper.ABLATION[dataset]
             rows = {
-                name: [measured(shares, runs[name][0].folder), number(beside.get(name))]
+                name: [measured(shares, runs[name][0].folder), number(printed.get(name))]
                 for name, shares in scores.items()
                 if shares
             }
@@ -71,11 +71,11 @@ def _size(setup: Setup, testbed: str) -> str:
 
 
 def _claims(means: Mapping[str, float]) -> list[str]:
-    said = []
+    claims = []
     designs = {"joint": "coordinate descent", "no major basis": "the major basis", "tau = 1": "sharpening"}
     for name, design in designs.items():
         with_it = means.get("plain mean" if name == "joint" and "plain mean" in means else WHOLE)
         if with_it is not None and name in means:
             evidence = f"{percent(with_it)} with it, {percent(means[name])} without"
-            said.append(claim(f"{design} helps", above(with_it, means[name]), evidence))
-    return said
+            claims.append(claim(f"{design} helps", above(with_it, means[name]), evidence))
+    return claims

@@ -1,7 +1,7 @@
-"""What a table or a figure of the paper is here: the runs it wants, and what it makes of their results.
+"""The interface of a study, which reproduces one table or figure: the runs it needs, and a chapter of their results.
 
-A study plans plain configurations; whoever carries them out does a configuration that several studies want once. Then
-each study turns what was found into a section of the report, with the paper's own figures beside the measured ones.
+Studies list configurations; one that several studies need is run once. Each study then makes a chapter of the report
+with the paper's numbers beside the measured ones.
 """
 
 import hashlib
@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 
 from fedbasis.experiment import Prepared, prepare
 from fedbasis.experiment.config import Experiment, parse
+from fedbasis.networks.weights import weights_path
 from fedbasis.report.chapter import Chapter
 from fedbasis.report.runs import RunData
 from fedbasis.studies.scales import Scale, TestbedSettings
-from fedbasis.tensors.files import read_tensors
+from fedbasis.tensors.files import read_header
 from pflbed.dataset import EMBEDDED
 from pflbed.errors import InputError
 
@@ -32,7 +33,7 @@ class RunRequest:
     seed: int
     raw: Mapping[str, Any] = field(repr=False)
     post_step: str = ""
-    """``module:function`` that measures more on the finished run, given what was prepared and the run."""
+    """``module:function`` to call with the prepared experiment and the finished run, for further measurements."""
 
     @cached_property
     def key(self) -> str:
@@ -47,17 +48,17 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a user decides: the scale, where the data and the weights lie, the seeds, which methods."""
+    """The user's choices: scale, folders of the data, weights, seeds, methods."""
 
     scale: Scale
     places: Mapping[str, str] = field(default_factory=dict)
-    """Where datasets lie by their names; under the empty name, where those lie that are not named."""
+    """The folders of datasets by name; the empty name is for all others."""
     weights: str | None = None
     seeds: tuple[int, ...] = (0,)
     methods: tuple[str, ...] | None = None
     """Only these, where a study compares methods."""
     strict: bool = True
-    """Whether data and weights must be given; a plan that is only shown needs neither."""
+    """Whether data and weights must be given; a dry run needs neither."""
 
     def allows(self, method: str) -> bool:
         """Whether a method was not excluded."""
@@ -87,18 +88,16 @@ class Setup:
 
     def prepared(self, testbed: str) -> Prepared:
         """Return a dataset split among clients, by the first seed."""
-        return prepare(parse(self.raw(testbed, "fedavg", self.seeds[0], personalize=WHOEVER, model=NO_WEIGHTS)))
+        return prepare(parse(self.raw(testbed, "fedavg", self.seeds[0], personalize=PARTICIPATING, model=NO_WEIGHTS)))
 
     def require_places(self) -> None:
-        """Refuse folders and weights that are not there, once and before the first run meets them."""
+        """Refuse missing folders and weights before the first run."""
         for name, folder in self.places.items():
             if not Path(folder).is_dir():
                 option = f"--data {name}=FOLDER" if name else "--data FOLDER"
                 raise InputError(f"{option} must be a folder of images, but there is no folder {folder}.")
         if self.weights is not None:
-            if not Path(self.weights).is_file():
-                raise InputError(f"--weights FILE must be a safetensors file, but there is no file {self.weights}.")
-            read_tensors(Path(self.weights))  # which says so if it is none
+            read_header(weights_path(self.weights))  # raises if it is none
 
     def _place(self, testbed: TestbedSettings) -> str:
         dataset = testbed.data.get("dataset")
@@ -122,8 +121,8 @@ class Setup:
 
 
 MACHINE = {"threads": 1}
-"""Several runs at once are several processes; each of them is one thread."""
-WHOEVER = {"whom": "participating"}
+"""Runs at once are processes of one thread each."""
+PARTICIPATING = {"whom": "participating"}
 NO_WEIGHTS = {"weights": None}
 
 
@@ -141,7 +140,7 @@ class Study(ABC):
 
     @abstractmethod
     def chapter(self, setup: Setup, found: "Results") -> Chapter:
-        """Make a section of the report of what was found."""
+        """Make a chapter of the results."""
 
 
 class Results:
@@ -168,7 +167,7 @@ class Results:
         return {name: [mine[seed] for seed in sorted(shared)] for name, mine in named.items() if shared}
 
     def lacking(self, requests: list[RunRequest]) -> list[str]:
-        """Say which runs there are not, and what this does to the rest."""
+        """Return a note on missing runs."""
         lost = [
             f"{request.name} on {request.testbed}, seed {request.seed}"
             for request in requests

@@ -60,8 +60,8 @@ class Bases(Study):
             for count in setup.scale.bases:
                 shares = [row.best for row in rows_of(runs, (str(count), _way(count)), size)]
                 if shares:
-                    beside = paper.BASES[printed(setup, testbed)].get(count)
-                    rows[f"K = {count}"] = [measured(shares, runs[str(count)][0].folder), number(beside)]
+                    paper_best = paper.BASES[printed(setup, testbed)].get(count)
+                    rows[f"K = {count}"] = [measured(shares, runs[str(count)][0].folder), number(paper_best)]
                     means[count] = fmean(shares)
             tables.append(table(f"{title(setup, testbed)}, size {size}: Best, in %", ["here", PAPER], rows, best=(0,)))
             text.append(another_scale(setup, testbed, printed(setup, testbed)))
@@ -70,14 +70,16 @@ class Bases(Study):
 
 
 def _claims(means: Mapping[int, float]) -> list[str]:
-    said = []
+    claims = []
     evidence = ", ".join(f"K = {count} {percent(share)}" for count, share in means.items())
     if 1 in means and len(means) > 1:
         worst = min(share for count, share in means.items() if count > 1)
-        said.append(claim("several bases are better than one", above(worst, means[1]), evidence))
+        claims.append(claim("several bases are better than one", above(worst, means[1]), evidence))
     if FEW in means and max(means) > FEW:
         enough = not above(max(means.values()), means[FEW])
-        said.append(claim("no number of bases is half a point or more above four", enough, evidence))
+        claims.append(claim("no number of bases is half a point or more above four", enough, evidence))
     else:
-        said.append("Whether four bases are enough cannot be said here: four and more than four must have been tried.")
-    return said
+        claims.append(
+            "Whether four bases are enough cannot be said here: that needs runs with four and with more bases."
+        )
+    return claims

@@ -33,15 +33,15 @@ SIZE = "M"
 
 
 class CifarNew(Study):
-    """80 clients train, 20 come later."""
+    """80 clients train, 20 are new."""
 
     name: ClassVar[str] = "cifar-new"
     aliases: ClassVar[tuple[str, ...]] = ("table-6",)
     title: ClassVar[str] = "CIFAR: new clients"
-    whom: ClassVar[str] = "new"
+    served: ClassVar[str] = "new"
 
     def figures(self, setup: Setup, testbed: str) -> Mapping[Key, float]:
-        """The paper's, which also say what there is to run."""
+        """The paper's numbers; their keys are the runs."""
         return paper.CIFAR_NEW[printed(setup, testbed)]
 
     def testbeds(self, setup: Setup) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ class CifarNew(Study):
                 ways.setdefault(method, []).append(how)
             for method, hows in ways.items():
                 if setup.allows(method):
-                    serve = {"ways": hows, "whom": self.whom}
+                    serve = {"ways": hows, "whom": self.served}
                     requests += [setup.request(testbed, method, seed, personalize=serve) for seed in setup.seeds]
         return requests
 
@@ -77,8 +77,8 @@ class CifarNew(Study):
             for key, beside in self.figures(setup, testbed).items()
             if (found := rows_of(runs, key, SIZE))
         }
-        who = "clients that took part" if self.whom == "participating" else "new clients"
-        return table(f"{title(setup, testbed)}: accuracy of {who}, in %", ["here", PAPER], rows, best=(0,))
+        clients = "clients that took part" if self.served == "participating" else "new clients"
+        return table(f"{title(setup, testbed)}: accuracy of {clients}, in %", ["here", PAPER], rows, best=(0,))
 
     def _claims(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> list[str]:
         means = {
@@ -101,7 +101,7 @@ class CifarParticipating(CifarNew):
     name: ClassVar[str] = "cifar-participating"
     aliases: ClassVar[tuple[str, ...]] = ("table-5",)
     title: ClassVar[str] = "CIFAR: clients that took part"
-    whom: ClassVar[str] = "participating"
+    served: ClassVar[str] = "participating"
 
     def figures(self, setup: Setup, testbed: str) -> Mapping[Key, float]:
         """Twelve methods."""

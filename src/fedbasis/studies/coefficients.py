@@ -1,4 +1,4 @@
-"""Figure 4b: what do clients take of each basis? The learned coefficients, client by client and block by block."""
+"""Figure 4b: the learned coefficients of every new client, block by block."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -23,7 +23,7 @@ class Coefficients(Study):
 
     name: ClassVar[str] = "coefficients"
     aliases: ClassVar[tuple[str, ...]] = ("figure-4b",)
-    title: ClassVar[str] = "What new clients take of each basis"
+    title: ClassVar[str] = "Coefficients of new clients"
 
     def requests(self, setup: Setup) -> list[RunRequest]:
         """The run of the main table."""
@@ -68,7 +68,11 @@ def _claims(where: str, shares: Mapping[str, float | None]) -> list[str]:
     known = {block: share for block, share in shares.items() if share is not None}
     body = list(known)[:-1]  # the last block is the classifier
     if len(body) < 2:
-        return [claim("clients group by domain in the later blocks", None, f"{where}: all clients chose alike")]
+        return [
+            claim(
+                "clients group by domain in the later blocks", None, f"{where}: all clients have the same coefficients"
+            )
+        ]
     early, late = known[body[0]], known[body[-1]]
     evidence = f"{where}: domains explain {late:.2f} of the variance in {body[-1]}, {early:.2f} in {body[0]}"
     return [claim("clients group by domain, most of all in the later blocks", above(late, early, 0.02), evidence)]

@@ -37,7 +37,7 @@ OFTEN = "every step"
 def random_request(
     setup: Setup, name: str, method: str, seed: int, settings: Mapping[str, Any], **more: Any
 ) -> RunRequest:
-    """Plan one of the runs on forty clients, from random weights; ``more`` is as for every want."""
+    """Plan one of the runs on forty clients, from random weights; ``more`` as in ``Setup.request``."""
     data = {"new_clients": 0, "split": [80, 0, 5, 15]} | ({"clients": 10} if setup.scale.name != "smoke" else {})
     scale, serve = setup.scale, {"whom": "participating", **more.pop("personalize", {})}
     train = {"rounds": scale.random_epochs // scale.random_round, "epochs": scale.random_round, **more.pop("train", {})}
@@ -48,7 +48,7 @@ def random_request(
 
 
 def trace(prepared: Prepared, run: Run) -> None:
-    """Watch one client's first round, step by step: how alike the bases are, how even the coefficients."""
+    """Log the cosine of the bases and the entropy of the coefficients at every step of one client's first round."""
     if any(ENTROPY in line for line in read_lines(run.folder / TRACE)):
         return
     method, name = prepared.method, prepared.benchmark.participating[0]
@@ -89,7 +89,7 @@ class Collapse(Study):
         runs = {name: mine[0] for name, mine in found.by_name(self.requests(setup), testbed).items()}
         figures: list[ReportFigure] = []
         text = [
-            f"{title(setup, testbed)}; clients communicate {_seldom(setup)}. The paper shows curves and no numbers: "
+            f"{title(setup, testbed)}; clients communicate {_interval(setup)}. The paper shows curves and no numbers: "
             "cosine and entropy rise within a round and along the rounds of joint training. The entropy is that of "
             "softmax(ψ) for both, before coordinate descent sharpens it."
         ]
@@ -126,7 +126,7 @@ class Communication(Study):
         requests = []
         for seed in setup.seeds:
             seldom = random_request(
-                setup, _seldom(setup), "fedbasis", seed, JOINT, personalize=serve, post_step=POST_STEP
+                setup, _interval(setup), "fedbasis", seed, JOINT, personalize=serve, post_step=POST_STEP
             )
             steps = {"rounds": setup.scale.random_epochs * self.steps_an_epoch(setup), "epochs": 1}
             often = {**JOINT, "communicate_every": "step"}
@@ -145,13 +145,13 @@ class Communication(Study):
         testbed = setup.scale.collapse
         runs = found.by_name(self.requests(setup), testbed)
         rows, gaps, scores = {}, {}, {}
-        names = OFTEN, _seldom(setup)
-        for name, beside in zip(names, paper.COMMUNICATION, strict=True):
+        names = OFTEN, _interval(setup)
+        for name, printed in zip(names, paper.COMMUNICATION, strict=True):
             pairs = [(row.last, row.last_global) for run in runs.get(name, []) if (row := run.row(HOW, SIZE))]
             if pairs:
                 own, general = zip(*pairs, strict=True)
                 folder = runs[name][0].folder
-                rows[name] = [measured(own, folder), number(beside[0]), measured(general, folder), number(beside[1])]
+                rows[name] = [measured(own, folder), number(printed[0]), measured(general, folder), number(printed[1])]
                 scores[name], gaps[name] = float(np.mean(own)), float(np.mean(own) - np.mean(general))
         columns = ["personalized", PAPER, "global", PAPER]
         grid = table(f"{title(setup, testbed)}: clients that took part, in %", columns, rows)
@@ -170,13 +170,13 @@ class Communication(Study):
         return Chapter(self.name, self.title, text, [grid])
 
 
-def _seldom(setup: Setup) -> str:
+def _interval(setup: Setup) -> str:
     epochs = setup.scale.random_round
     return f"every {epochs} epochs" if epochs > 1 else "every epoch"
 
 
 def _curve(lines: Sequence[Mapping[str, Any]], axis: str, key: str) -> drawing.Curve:
-    """Read one number along steps or rounds; a round's cosine is told block by block too."""
+    """Return one field over steps or rounds; of a round's cosines that of the whole network."""
     known = [line for line in lines if key in line]
     values = [line[key]["network"] if isinstance(line[key], Mapping) else line[key] for line in known]
     return [line[axis] for line in known], values

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from fedbasis.report import figures
 from fedbasis.report.chapter import ReportFigure
+from fedbasis.report.colors import DASHES, OTHERS, family_colors
 from fedbasis.report.svg import Sheet, style
 
 if TYPE_CHECKING:
@@ -22,10 +23,11 @@ def drawn(name: str, caption: str, draw: Callable[[], "Figure"]) -> ReportFigure
 def curves(name: str, caption: str, named: Mapping[str, Curve], along: str, what: str) -> ReportFigure:
     """Draw named curves; names that agree up to a comma have one colour and different dashes."""
     families = [label.partition(",")[0] for label in named]
-    colors = {family: figures.method_color(i) for i, family in enumerate(dict.fromkeys(families))}
+    colors = family_colors(families)
     lines = []
     for i, (label, curve) in enumerate(named.items()):
-        dash = figures.DASHES[families[:i].count(families[i]) % len(figures.DASHES)]
+        before = [colors[family] for family in families[:i]]
+        dash = DASHES[before.count(colors[families[i]]) % len(DASHES)]
         lines.append(figures.Line(*curve, label, colors[families[i]], dash))
     return drawn(name, caption, lambda: figures.curves(lines, along, what, legend=True))
 
@@ -42,7 +44,7 @@ def bars(
             width = 0.8 / len(parts)
             for i, (part, shares) in enumerate(parts.items()):
                 x = [position + i * width for position in range(len(shares))]
-                axes.bar(x, shares, width, label=part, color=figures.method_color(i))
+                axes.bar(x, shares, width, label=part, color=OTHERS[i % len(OTHERS)])
             axes.set_title(title)
             axes.set_xticks([position + 0.4 - width / 2 for position in range(len(labels))], labels)
             axes.set_ylabel("share")

@@ -1,4 +1,4 @@
-"""How a study writes its numbers: cells over seeds, the paper's figure beside them, and claims that hold or do not."""
+"""Cells, tables and sentences of the studies: means over seeds, the paper's numbers, and verdicts on its claims."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
@@ -8,7 +8,7 @@ from fedbasis.report.tables import NOTHING, Cell, Grid
 from fedbasis.studies.base import Setup
 
 PAPER = "paper*"
-"""Heads every column of the paper's figures; the star refers to ``another_scale``."""
+"""The heading of every column of the paper's numbers; the star refers to ``another_scale``."""
 TITLES = {
     "pacs": "PACS", "office-home": "Office-Home", "gld23k": "GLD23k", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"
 }  # fmt: skip
@@ -23,7 +23,7 @@ def measured(shares: Sequence[float], run: str = "", digits: int = 1) -> Cell:
 
 
 def number(value: float | None, digits: int = 1, run: str = "") -> Cell:
-    """Write a number as it is."""
+    """Write a number without a change of unit."""
     return Cell(NOTHING) if value is None else Cell(f"{value:.{digits}f}", value, run)
 
 
@@ -47,7 +47,7 @@ def table(caption: str, columns: Sequence[str], rows: Mapping[str, Sequence[Cell
 
 
 def another_scale(setup: Setup, testbed: str, dataset: str) -> str:
-    """Say how far the paper's figures, which are of this dataset, can be compared."""
+    """Return a note on how the paper's numbers, which are on this dataset, compare with the measured ones."""
     if setup.scale.name == "paper":
         chosen = "the training here is our choice, since the paper only refers to Collins et al. 2021"
         settings = chosen if dataset.startswith("cifar") else "the settings here are the paper's"
@@ -59,19 +59,19 @@ def another_scale(setup: Setup, testbed: str, dataset: str) -> str:
 
 
 def budget(setup: Setup, testbed: str, runs: Mapping[str, object]) -> str:
-    """Say how long clients train in a round, with the methods among these runs that count in their own way."""
+    """Return a note on the local epochs of a round, and on methods that spend more."""
     epochs = setup.testbed(testbed).train["epochs"]
-    said = [f"Local training of a round: {epochs} epoch{'s' * (epochs > 1)}"]
+    parts = [f"Local training of a round: {epochs} epoch{'s' * (epochs > 1)}"]
     if "l2gd" in runs:
-        said.append("so L2GD too, without its coin")
+        parts.append("L2GD the same, in place of its random communication")
     if "fedrep" in runs:
         head = setup.scale.settings(testbed, "fedrep").get(
             "head_epochs", FedRepConfig.model_fields["head_epochs"].default
         )
-        said.append(f"FedRep {epochs} on its body after {head} on its head")
+        parts.append(f"FedRep {epochs} on its body after {head} on its head")
     if "fedbasis" in runs:
-        said.append(f"FedBasis {epochs} on its bases after {epochs} on its coefficients")
-    return f"{'; '.join(said)}."
+        parts.append(f"FedBasis {epochs} on its bases after {epochs} on its coefficients")
+    return f"{'; '.join(parts)}."
 
 
 def title(setup: Setup, testbed: str) -> str:
@@ -80,14 +80,20 @@ def title(setup: Setup, testbed: str) -> str:
 
 
 def printed(setup: Setup, testbed: str) -> str:
-    """Name the dataset whose figures in the paper stand beside this one's."""
+    """Name the dataset whose numbers in the paper are shown beside this one's."""
     return setup.testbed(testbed).printed or testbed.removesuffix("-all")
 
 
+class Claim(str):
+    """A sentence that judges one of the paper's claims; a scale that is too small to learn has none."""
+
+    __slots__ = ()
+
+
 def claim(text: str, holds: bool | None, evidence: str) -> str:
-    """Say whether one of the paper's claims holds here, with the numbers that decide."""
+    """Return a sentence on whether one of the paper's claims holds here, with the numbers."""
     verdict = "Too close to call here" if holds is None else "Holds here" if holds else "Does not hold here"
-    return f"{verdict}: {text} ({evidence})."
+    return Claim(f"{verdict}: {text} ({evidence}).")
 
 
 def above(ours: float, theirs: float, margin: float = 0.005) -> bool | None:

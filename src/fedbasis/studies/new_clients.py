@@ -95,14 +95,14 @@ class NewClients(Study):
 
     def grid(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> Grid:
         """Lay out Last, Best and |Delta| by size, and the paper's."""
-        beside = paper.NEW_CLIENTS[printed(setup, testbed)]
+        paper_scores = paper.NEW_CLIENTS[printed(setup, testbed)]
         names = sizes(setup, testbed)
         rows: list[tuple[Cell, Sequence[Cell]]] = []
         for method, how in self.keys:
             mine = runs.get(method, [])
             cells: list[Cell] = []
             for size in names:
-                cells += _cells(mine, how, size) + _printed(beside[method, how].get(size, ()))
+                cells += _cells(mine, how, size) + _printed(paper_scores[method, how].get(size, ()))
             if mine:
                 rows.append((Cell(label(method, how), run=mine[0].folder), cells))
         columns = ["Last", "Best", "|Δ|"] * (2 * len(names))
@@ -111,15 +111,15 @@ class NewClients(Study):
         return Grid(caption, groups, columns, marked(rows, [6 * i for i in range(len(names))]))
 
     def notes(self, setup: Setup, testbed: str) -> list[str]:
-        """Say how coarsely the best epoch is looked for."""
+        """Note how often clients are validated."""
         every = setup.testbed(testbed).personalize.get("validate_every", 1)
-        if looks(setup, testbed) == 1:
-            return ["Validation looks at the last epoch alone, so Best is Last and |Δ| says nothing."]
-        return [f"Best and |Δ| look at one epoch in {every} only."] if every > 1 else []
+        if validations(setup, testbed) == 1:
+            return ["Only the last epoch is validated, so Best equals Last and |Δ| is no result."]
+        return [f"Best and |Δ| are over every {every}th epoch only."] if every > 1 else []
 
     def claims(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> list[str]:
         """FedBasis is accurate, and it is robust to the stopping epoch."""
-        said, where = [], title(setup, testbed)
+        found, where = [], title(setup, testbed)
         for size in sizes(setup, testbed):
             scores = {key: rows_of(runs, key, size) for key in self.keys}
             last = {key: fmean(row.last for row in rows) for key, rows in scores.items() if rows}
@@ -129,16 +129,16 @@ class NewClients(Study):
                 continue
             best = max(others, key=lambda key: others[key])
             evidence = f"{where}, {size}: FedBasis {percent(ours)}, the best other, {label(*best)}, "
-            said.append(
+            found.append(
                 claim("FedBasis serves new clients best", above(ours, others[best]), evidence + percent(others[best]))
             )
             mine = delta.pop(paper.FEDBASIS)
-            if delta and looks(setup, testbed) > 1:
+            if delta and validations(setup, testbed) > 1:
                 evidence = f"{where}, {size}: |Δ| {percent(mine)}, the other rows {percent(min(delta.values()))} to "
                 evidence += percent(max(delta.values()))
                 robust = not above(mine, min(delta.values()))
-                said.append(claim("no row's |Δ| is half a point or more below FedBasis' own", robust, evidence))
-        return said
+                found.append(claim("no row's |Δ| is half a point or more below FedBasis' own", robust, evidence))
+        return found
 
 
 class AllMethods(NewClients):
@@ -160,7 +160,7 @@ class Variance(NewClients):
 
     def grid(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> Grid:
         """Lay out the variances by size, and the paper's."""
-        beside, names = paper.VARIANCE[printed(setup, testbed)], sizes(setup, testbed)
+        paper_variance, names = paper.VARIANCE[printed(setup, testbed)], sizes(setup, testbed)
         rows = []
         for method, how in self.keys:
             cells: list[Cell] = []
@@ -168,7 +168,7 @@ class Variance(NewClients):
                 mine = rows_of(runs, (method, how), size)
                 for pick in ([row.last for row in mine], [row.best for row in mine]):
                     cells.append(number(spread(pick), 2, runs[method][0].folder if mine else ""))
-                cells += [number(value, 2) for value in beside[method, how].get(size, (None, None))]
+                cells += [number(value, 2) for value in paper_variance[method, how].get(size, (None, None))]
             if runs.get(method):
                 rows.append((Cell(label(method, how)), cells))
         groups = [pair for size in names for pair in ((f"size {size}", 2), (f"{PAPER} {size}", 2))]
@@ -177,7 +177,7 @@ class Variance(NewClients):
         return Grid(caption, groups, ["Last", "Best"] * (2 * len(names)), rows)
 
     def notes(self, setup: Setup, testbed: str) -> list[str]:
-        """Say what a seed is."""
+        """Note what another seed changes."""
         another = "Another seed is another split into clients too, not only another training."
         return [another, *super().notes(setup, testbed)]
 
@@ -198,8 +198,8 @@ def sizes(setup: Setup, testbed: str) -> list[str]:
     return list(setup.testbed(testbed).data.get("sizes", SIZES))
 
 
-def looks(setup: Setup, testbed: str) -> int:
-    """Count the epochs at which a new client looks at validation images."""
+def validations(setup: Setup, testbed: str) -> int:
+    """Count the epochs after which a new client is validated."""
     serve = setup.testbed(testbed).personalize
     return int(serve["epochs"]) // int(serve.get("validate_every", 1))
 

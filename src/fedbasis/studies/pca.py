@@ -3,7 +3,7 @@
 Forty clients train FedAvg; PCA sums up their last local models. A client fine-tunes the mean model and what is left of
 it in the span of the first k components is scored, for every k. The paper instead sums up the fine-tuned models
 themselves, of which all components together lose nothing; here even they lose something, since a client that
-fine-tunes anew also moves out of their span. So what few components lose is told beside what all of them keep.
+fine-tunes anew also moves out of their span. So the loss of few components is measured against all of them.
 """
 
 from dataclasses import replace
@@ -59,7 +59,7 @@ POST_STEP = f"{__name__}:{components.__name__}"
 
 
 class PCA(Study):
-    """Accuracy against the number of components; four centroids beside it."""
+    """Accuracy against the number of components, and with four centroids."""
 
     name: ClassVar[str] = "pca"
     aliases: ClassVar[tuple[str, ...]] = ("figure-e",)

@@ -54,8 +54,8 @@ class MetaRates(Study):
             scores = [run.accuracies(how, size) for run in mine]
             for rate in rates:
                 last, best = zip(*(of_run[rate] for of_run in scores), strict=True)
-                beside = paper.META_RATES[method].get(rate, (None, None))
-                cells += [measured(last, mine[0].folder), measured(best, mine[0].folder), *map(number, beside)]
+                printed = paper.META_RATES[method].get(rate, (None, None))
+                cells += [measured(last, mine[0].folder), measured(best, mine[0].folder), *map(number, printed)]
                 lasts.append(fmean(last))
             rows.append((Cell(label(method, how), run=mine[0].folder), cells))
             ranges[method] = max(lasts) - min(lasts)
@@ -76,7 +76,7 @@ class MetaRates(Study):
 
 
 class Rates(MetaRates):
-    """The curves behind it, at size S."""
+    """The validation curves of these runs, at size S."""
 
     name: ClassVar[str] = "rates"
     aliases: ClassVar[tuple[str, ...]] = ("figure-4a",)
@@ -84,25 +84,25 @@ class Rates(MetaRates):
     methods: ClassVar[tuple[str, ...]] = ("per-fedavg-fo", "fedbasis")
 
     def chapter(self, setup: Setup, found: Results) -> Chapter:
-        """One figure, by the first seed; a claim about how far the curves fall from their height."""
+        """One figure, by the first seed; a claim about the drop from their maximum."""
         testbed = setup.scale.hard[0]
         runs, size = found.by_name(self.requests(setup), testbed), sizes(setup, testbed)[0]
         lines: dict[str, drawing.Curve] = {}
-        falls: dict[str, float] = {}
+        drops: dict[str, float] = {}
         for method, (run, *_) in runs.items():
             for rate in setup.scale.wide_rates:
                 epochs, means = validation_curve(run.at_rate(WAYS[method], size, rate))
                 lines[f"{label(method, WAYS[method])}, rate {rate:g}"] = epochs, means
-                falls[method] = max(falls.get(method, 0.0), max(means) - means[-1])
+                drops[method] = max(drops.get(method, 0.0), max(means) - means[-1])
         text = [
             "The paper's figure 4a shows test accuracy; these are validation images, which choose the epoch.",
             OF_THE_CLASSIFIER,
         ]
-        if len(falls) == 2:
-            evidence = "the deepest fall from a curve's height to its end is " + " and ".join(
-                f"{fall:.1f} points for {label(method, WAYS[method])}" for method, fall in falls.items()
+        if len(drops) == 2:
+            evidence = "the largest drop from the maximum of a curve to its end is " + " and ".join(
+                f"{drop:.1f} points for {label(method, WAYS[method])}" for method, drop in drops.items()
             )
-            steady = above(falls["per-fedavg-fo"], falls["fedbasis"], 0.5)
+            steady = above(drops["per-fedavg-fo"], drops["fedbasis"], 0.5)
             text.append(claim("FedBasis needs no stopping rule", steady, evidence))
         caption = f"{title(setup, testbed)}, size {size}: mean validation accuracy of new clients along the epochs"
         figures = [drawing.curves("rates", caption, lines, "epoch", "validation accuracy (%)")] if lines else []

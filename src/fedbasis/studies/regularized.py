@@ -1,4 +1,4 @@
-"""Table 3: is it enough to regularize the fine-tuning? Weight decay against the pull of pFedMe's equation 2."""
+"""Table 3: regularized fine-tuning, by weight decay or by the proximal term of pFedMe's equation 2."""
 
 from collections.abc import Mapping
 from statistics import fmean
@@ -13,12 +13,12 @@ from fedbasis.studies.grids import PAPER, above, another_scale, claim, measured,
 from fedbasis.studies.new_clients import main_request, rows_of, sizes
 
 WAYS: Mapping[str, tuple[str, ...]] = {"per-fedavg-fo": ("ft", "ft-prox"), "pfedme": ("ft", "pfedme")}
-"""Weight decay first, the pull second."""
+"""Weight decay first, the proximal term second."""
 OURS = paper.FEDBASIS
 
 
 def regularized_request(setup: Setup, testbed: str, method: str, seed: int) -> RunRequest:
-    """A method fine-tuned freely and on a leash; the leash is as strong as pFedMe's own."""
+    """A method fine-tuned with weight decay and with a proximal term as strong as pFedMe's."""
     strength = PFedMeConfig.model_fields["strength"].default
     return setup.request(testbed, method, seed, personalize={"ways": list(WAYS[method]), "prox": strength})
 
@@ -46,9 +46,9 @@ class Regularized(Study):
         rows, scores = {}, {}
         for method, hows in (*WAYS.items(), (OURS[0], (OURS[1],))):
             cells = []
-            for how, beside in zip((*hows, None)[:2], paper.REGULARIZED[method], strict=True):
+            for how, printed in zip((*hows, None)[:2], paper.REGULARIZED[method], strict=True):
                 last = [row.last for row in rows_of(runs, (method, how), size)] if how else []
-                cells += [measured(last), number(beside)]
+                cells += [measured(last), number(printed)]
                 if last and how:
                     scores[method, how] = fmean(last)
             rows[label(method, "ft") if method != OURS[0] else label(*OURS)] = cells

@@ -1,10 +1,10 @@
 """The three scales at which every result can be had: smoke (seconds), cpu (two cores, real data), paper (a GPU).
 
-A scale says how each dataset is split, which network is trained and for how long, and which dataset plays which part.
+A scale says how each dataset is split, which network is trained and for how long, and which studies use which dataset.
 ``paper`` holds the paper's own settings (section 5.1 and appendix B). For the training on CIFAR the paper only refers
 to Collins et al. 2021, whose methods do not all train for equally long: there the settings are our choice, the same
 epochs for everybody. The two others are smaller in everything and use the settings of FedBasis found to work at so few
-rounds (docs/method.md).
+rounds (docs/explanation/fedbasis.md).
 """
 
 from collections.abc import Mapping
@@ -28,12 +28,12 @@ class TestbedSettings:
     pretrained: bool = False
     """Whether the network starts from the weights that are given."""
     printed: str = ""
-    """Whose figures in the paper stand beside the measured ones, if not those of the same name."""
+    """The dataset whose numbers in the paper are shown beside the measured ones, if it has another name."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Datasets, and the parts they play."""
+    """Datasets and the studies that use them."""
 
     name: str
     what: str
@@ -56,18 +56,23 @@ class Scale:
     curve_every: int
     """Rounds between two points of a curve of new clients' accuracy."""
     seeds: int
-    """How many seeds are run unless told otherwise."""
+    """The default number of seeds."""
     wide_rates: tuple[float, ...] = (0.001, 0.005, 0.01, 0.05, 0.1)
     """Tables B and figure 4a."""
     bases: tuple[int, ...] = (1, 2, 4, 6, 8)
     components: int = 39
     """Of figure E: as many as forty models have around their mean."""
 
+    @property
+    def judges(self) -> bool:
+        """Whether the paper's claims can be judged at this scale."""
+        return self.name != "smoke"
+
     def settings(self, testbed: str, method: str) -> Settings:
         """Return a method's settings on a dataset; what is not here is the method's default.
 
-        By default L2GD flips coins and FedRep spends ten epochs on its head, whatever the scale. Here L2GD trains for
-        the recipe's epochs, and so does FedRep's head, but for the paper's scale, where it has its own ten.
+        By default L2GD communicates at random and FedRep trains its head for ten epochs. Here L2GD trains for the
+        scale's epochs, and so does FedRep's head, except at the scale ``paper``, where it keeps its ten.
         """
         if method == "fedbasis":
             return self.testbeds[testbed].fedbasis
@@ -170,12 +175,12 @@ def _smoke() -> Scale:
     shards = {**data, "new_clients": 2, "partition": "shards", "classes_per_client": 5, "sizes": {"M": 1.0}}
     alone = {**shards, "new_clients": 0, "split": [80, 0, 5, 15]}
     testbeds = {
-        "digits4": TestbedSettings("a bit of Digits-4", data, tiny, train, adapt, {"bases": 2}, printed="pacs"),
-        "shards": TestbedSettings("a bit of Digits-4", shards, tiny, train, adapt, {"bases": 2}, printed="cifar10"),
-        "shards-all": TestbedSettings("a bit of Digits-4", alone, tiny, train, adapt, {"bases": 2}, printed="cifar10"),
+        "digits4": TestbedSettings("a part of Digits-4", data, tiny, train, adapt, {"bases": 2}, printed="pacs"),
+        "shards": TestbedSettings("a part of Digits-4", shards, tiny, train, adapt, {"bases": 2}, printed="cifar10"),
+        "shards-all": TestbedSettings("a part of Digits-4", alone, tiny, train, adapt, {"bases": 2}, printed="cifar10"),
     }
     return Scale(
-        "smoke", "a bit of the embedded Digits-4, to try the machinery; too little to learn from", testbeds,
+        "smoke", "a part of the embedded Digits-4, as a test of the command; too small for results", testbeds,
         main=("digits4",), hard=("digits4",), counted=("digits4",), collapse="digits4", cifar=("shards",),
         cifar_all=("shards-all",), random_epochs=2, random_round=1, curve_every=1, seeds=1,
         wide_rates=(0.01, 0.1), bases=(1, 2, 4), components=7,

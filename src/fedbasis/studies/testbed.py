@@ -1,7 +1,7 @@
 """Table 1 and figures 3, A to D: the datasets and their clients. Nothing is trained here.
 
-How many images, classes and clients; who has what; and how faithful a score is: does a client's test mixture equal its
-training mixture, with PFLBed's weighted test set and with the usual halving of a client's own few images?
+The number of images, classes and clients, the images per client, and the label mismatch of a client's training and
+test data: with PFLBed's weighted test set and with the usual halving of a client's own images.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ from pflbed.plots import client_bubbles
 
 
 class _Untrained(Study):
-    """What PFLBed alone can show."""
+    """A study of the data alone."""
 
     def requests(self, setup: Setup) -> list[RunRequest]:
         """No run."""
@@ -45,8 +45,10 @@ class Datasets(_Untrained):
             many = f"{len(benchmark.participating)} + {len(benchmark.new)}"
             here = [Cell(f"{value:,}", value) for value in (images, classes, pixels, domains)]
             rows[f"{title(setup, testbed)} ({testbed})"] = [*here, Cell(many)]
-            beside = paper.DATASETS.get(printed(setup, testbed))
-            rows[f"{PAPER} {printed(setup, testbed)}"] = [Cell(text) for text in beside or [NOTHING] * len(columns)]
+            printed_row = paper.DATASETS.get(printed(setup, testbed))
+            rows[f"{PAPER} {printed(setup, testbed)}"] = [
+                Cell(text) for text in printed_row or [NOTHING] * len(columns)
+            ]
         text = [
             "* The paper's table 1 as it is printed: counts are rounded, both CIFARs share a row; instead of numbers "
             "of domains and clients it says what the domains are and how clients are made. Its CIFAR clients are "
@@ -67,7 +69,7 @@ class Split(_Untrained):
         figures: list[ReportFigure] = []
         rows: dict[str, list[Cell]] = {}
         text = [
-            "The mismatch is (1/M) Σ‖P_train − P_test‖₁ over all clients: 0 is faithful, 2 the worst. The paper "
+            "The mismatch is (1/M) Σ‖P_train − P_test‖₁ over all clients: 0 is none, 2 the largest. The paper "
             f"measured {paper.MISMATCH_FEMNIST} on LEAF's FEMNIST with halves."
         ]
         for testbed in dict.fromkeys((*setup.scale.main, *setup.scale.cifar)):
@@ -92,7 +94,7 @@ class ClientsStudy(_Untrained):
 
     name: ClassVar[str] = "clients"
     aliases: ClassVar[tuple[str, ...]] = ("figure-b", "figure-c", "figure-d")
-    title: ClassVar[str] = "Who has what"
+    title: ClassVar[str] = "Images per class and client"
 
     def chapter(self, setup: Setup, found: Results) -> Chapter:
         """A bubble plot of every dataset's participating clients, and of its new ones."""

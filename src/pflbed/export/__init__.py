@@ -1,4 +1,4 @@
-"""A benchmark is handed to other tools as a folder that appears whole or not at all."""
+"""Export a benchmark to other tools, as a folder that is created completely or not at all."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def export(
     out: Path,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[str]:
-    """Write a benchmark for another tool to ``out`` and say in sentences what was written and how to use it.
+    """Write a benchmark for another tool to ``out``; return sentences on what was written and how to use it.
 
     ``dataset`` is what the benchmark was built from (``blank`` needs none), ``to`` one of ``EXPORTS``; ``progress`` is
-    told (rows done, rows in all). ``out`` must not exist or be empty. The images themselves are never changed.
+    called with (rows done, rows in all). ``out`` must not exist or be empty. The images are never changed.
     """
     if to not in EXPORTS:
         raise InputError(f"an export must have a known kind, got {to!r}{did_you_mean(to, list(EXPORTS))}; choose one")
 
-    def tell(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         if progress is not None:
             progress(done, total)
 
@@ -45,22 +45,22 @@ def export(
         if to == "blank":
             from pflbed.export.blank import write_blank
 
-            return write_blank(benchmark, folder, Path(out), tell)
+            return write_blank(benchmark, folder, Path(out), report)
         if dataset is None:
             raise InputError(f"an export to {to} needs the images, got none; give the dataset they come from")
         if to == "folders":
             from pflbed.export.folders import write_folders
 
-            return write_folders(benchmark, dataset, folder, Path(out), tell)
+            return write_folders(benchmark, dataset, folder, Path(out), report)
         from pflbed.export.hf import write_hf
 
-        return write_hf(benchmark, dataset, folder, Path(out), tell, flower=to == "flower")
+        return write_hf(benchmark, dataset, folder, Path(out), report, flower=to == "flower")
 
 
 @contextmanager
 def _appearing(out: Path) -> Iterator[Path]:
-    """Yield a hidden folder beside ``out`` that takes its place on success and else, also on Ctrl-C, goes."""
-    place = out.resolve()  # an empty folder behind a link is replaced where it lies
+    """Yield a hidden folder next to ``out``; it is renamed to ``out`` on success and removed otherwise."""
+    place = out.resolve()  # an empty folder that is a link is replaced at its target
     _require_free(place, out)
     place.parent.mkdir(parents=True, exist_ok=True)
     hidden = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{place.name[:40]}.", suffix=".tmp"))
@@ -88,4 +88,4 @@ def _require_free(place: Path, out: Path) -> None:
             raise
         free = False
     if not free:
-        raise InputError(f"an export needs a folder of its own, but {out} exists already; name another or remove it")
+        raise InputError(f"an export needs a new or empty folder, but {out} exists already; name another or remove it")

@@ -1,4 +1,4 @@
-"""The table of all predictions with the predictions left out, so that any framework can be scored."""
+"""A table of all test rows with an empty column for predictions, to score any framework."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pflbed.errors import InputError
 FILE = "predictions.csv"
 
 
-def write_blank(benchmark: Benchmark, folder: Path, out: Path, tell: Callable[[int, int], None]) -> list[str]:
-    """List every client's test rows; shared test images stand there once per client."""
+def write_blank(benchmark: Benchmark, folder: Path, out: Path, report: Callable[[int, int], None]) -> list[str]:
+    """List every client's test rows; a shared test image is listed once per client."""
     tested = [name for name in benchmark.client_ids if benchmark.held_weights(name, "test").sum()]
     if not tested:
         raise InputError("a benchmark must have test images to be predicted, got none; build it with a test share")
@@ -26,7 +26,7 @@ def write_blank(benchmark: Benchmark, folder: Path, out: Path, tell: Callable[[i
         for name in tested:
             rows = benchmark.held_rows(name, "test").tolist()
             writer.writerows((name, row, benchmark.table.paths[row], "") for row in rows)
-            tell(done := done + len(rows), total)
+            report(done := done + len(rows), total)
     lines = [f"Wrote {total:,} rows to predict for {len(tested):,} clients to {out / FILE}."]
     if missing := len(benchmark.client_ids) - len(tested):
         lines.append(f"{missing:,} clients have no test images of their classes and are not listed.")

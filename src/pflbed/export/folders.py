@@ -1,6 +1,6 @@
-"""A folder per client, as image tools expect them: ``train/<class>/<image>``, as hard links that take no space.
+"""A folder per client, as image tools expect them: ``train/<class>/<image>``, as hard links.
 
-    clients/<participating|new>/<client>/train/<class>/<image>    and client.json: who it is, and its smaller sizes
+    clients/<participating|new>/<client>/train/<class>/<image>    and client.json: its role, domain and sizes
     clients/<participating|new>/<client>/{val,test}/...           where clients are tested on images of their own
     shared/<domain>/{val,test}/<class>/<image>                    where the clients of a domain share them
     images.csv                                                    which row of the manifest every file is, and its label
@@ -43,7 +43,7 @@ class _Writer:
     dataset: Dataset
     folder: Path
     listing: Any
-    tell: Callable[[int, int], None]
+    report: Callable[[int, int], None]
     total: int
     made: Counter[str] = field(default_factory=Counter)
 
@@ -69,11 +69,11 @@ class _Writer:
                 (row, f"{where}/{file}", SPLITS[self.benchmark.split[row]], client, table.class_names[label], label,
                  table.domain_names[table.domains[row]], self.sizes[size])
             )  # fmt: skip
-            self.tell(self.made.total(), self.total)
+            self.report(self.made.total(), self.total)
         return placed
 
     def client(self, name: str) -> None:
-        """Write one client's images and what is to be known of it."""
+        """Write one client's images and its ``client.json``."""
         bench, role = self.benchmark, self.benchmark.role_of(name)
         where = f"clients/{role}/{safe_name(name.replace('/', '__'), self.clients, of=name)}"
         placed = self.put(bench.rows(name), f"{where}/train", name)
@@ -94,7 +94,7 @@ class _Writer:
         (self.folder / where / "client.json").write_text(text, encoding="utf-8")
 
     def held(self, name: str, split: str, where: str) -> list[str]:
-        """Where the client's validation or test images lie, seen from its folder; its own are written."""
+        """The folders of the client's validation or test images, relative to its folder; its own are written."""
         rows = self.benchmark.held_rows(name, split)
         if self.benchmark.spec.natural:
             self.put(rows, f"{where}/{split}", name)
@@ -104,7 +104,7 @@ class _Writer:
 
 
 def write_folders(
-    benchmark: Benchmark, dataset: Dataset, folder: Path, out: Path, tell: Callable[[int, int], None]
+    benchmark: Benchmark, dataset: Dataset, folder: Path, out: Path, report: Callable[[int, int], None]
 ) -> list[str]:
     """Write every client and every shared set."""
     shared = {
@@ -118,7 +118,7 @@ def write_folders(
     with (folder / "images.csv").open("w", newline="", encoding="utf-8") as file:
         listing = csv.writer(file)
         listing.writerow(COLUMNS)
-        writer = _Writer(benchmark, dataset, folder, listing, tell, total)
+        writer = _Writer(benchmark, dataset, folder, listing, report, total)
         for name in benchmark.client_ids:
             writer.client(name)
         for (domain, split), rows in shared.items():

@@ -1,6 +1,6 @@
 """A Hugging Face dataset without its library: parquet shards whose schema says what the columns are, and a README.
 
-A split's rows lie client by client. Images are written in groups of a few hundred, so memory does not grow with them.
+Rows of a split are sorted by client. Images are written in groups of a few hundred, so memory use does not grow.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ GROUP_ROWS, GROUP_BYTES = 500, 16 * 2**20
 """A row group ends with whichever comes first; an export then needs some 200 MB, however large it is."""
 SHARD_BYTES = 500 * 2**20
 MANIFEST = "benchmark"
-"""Where the manifest lies in an export for Flower."""
+"""The folder of the manifest in an export for Flower."""
 
 
 def write_hf(
-    benchmark: Benchmark, dataset: Dataset, folder: Path, out: Path, tell: Callable[[int, int], None], flower: bool
+    benchmark: Benchmark, dataset: Dataset, folder: Path, out: Path, report: Callable[[int, int], None], flower: bool
 ) -> list[str]:
     """Write ``data/*.parquet`` and ``README.md``; for Flower also the manifest."""
     chosen = {name: rows for name in SPLITS if len(rows := split_rows(benchmark, name))}
@@ -40,7 +40,7 @@ def write_hf(
         nonlocal done
         for row in rows.tolist():
             yield _record(benchmark, dataset, row)
-            tell(done := done + 1, total)
+            report(done := done + 1, total)
 
     for name, rows in chosen.items():
         _write_shards(counted(rows), schema, folder / "data", name)
@@ -126,7 +126,7 @@ def _write_shards(records: Iterator[dict[str, Any]], schema: Any, folder: Path, 
 
 
 def _groups(records: Iterator[dict[str, Any]]) -> Iterator[tuple[list[dict[str, Any]], int]]:
-    """Cut into what fits into memory, each with its size in bytes."""
+    """Groups that fit into memory, each with its size in bytes."""
     group: list[dict[str, Any]] = []
     size = 0
     for record in records:

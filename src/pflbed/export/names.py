@@ -1,6 +1,6 @@
-"""Any text becomes the name of a file or folder that is safe on every system, and stays as it is where it can.
+"""Convert any text to a file name that is safe on every system; a safe name is not changed.
 
-A name that had to be changed ends with ``~`` and a digest of what it stands for, so different names stay different.
+A name that had to be changed ends with ``~`` and a digest of the original, so different names stay different.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def safe_name(name: str, taken: set[str] | None = None, of: str | None = None) -
     """Make a name that holds no separator, is neither hidden nor reserved, and is at most ``LONGEST`` bytes long.
 
     ``taken`` collects the names given so far in one folder, and none is given twice, also where a system takes "Dog"
-    and "dog" for the same. ``of`` is what the name stands for, such as a whole path, if ``name`` is only a part of it.
+    and "dog" for the same. ``of`` is the original, such as a whole path, if ``name`` is only a part of it.
     """
     taken = set() if taken is None else taken
     clean = _clean(name)
@@ -50,7 +50,7 @@ def _clean(name: str) -> str:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """An image's suffix stays at the end, or nobody would take it for an image."""
+    """Split off the suffix of an image, which must stay at the end."""
     stem, dot, suffix = name.rpartition(".")
     return (stem, dot + suffix) if stem and f".{suffix.lower()}" in SUFFIXES else (name, "")
 

@@ -1,4 +1,4 @@
-"""A row's image as it goes out: the file it is, byte for byte, or, where it is no file of its own, a PNG of it."""
+"""The exported image of a row: its file, byte for byte, or a PNG if it has no file of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pflbed.safe_paths import inside
 
 @dataclass(frozen=True)
 class Picture:
-    """Exactly one of ``file`` and ``png`` is there."""
+    """An image file; exactly one of ``file`` and ``png`` is set."""
 
     name: str
     """A file name with an image's suffix; not checked for anything else, see ``safe_name``."""

@@ -1,4 +1,4 @@
-"""The README of an exported dataset: what Hugging Face reads at its top, and what a person wants to know below."""
+"""The README of an exported dataset: metadata for Hugging Face, then a description for people."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def readme(benchmark: Benchmark, counts: Mapping[str, int], out: Path, flower: b
         f"{len(benchmark.table.class_names):,} classes, {len(benchmark.table.domain_names):,} domains "
         f"(partition {benchmark.spec.partition}, seed {benchmark.spec.seed}). The images keep their own licence.",
         "",
-        "- `participating`, `new`: what clients train on; `client` says whose image it is.",
+        "- `participating`, `new`: what clients train on; `client` is the owner of the image.",
         f"- `validation`, `test`: {_held(benchmark)}",
-        "- `row`: the row of the benchmark's `manifest.parquet`, counted from 0, as `pflbed score` wants it.",
+        "- `row`: the row of the benchmark's `manifest.parquet`, counted from 0, as `pflbed score` expects it.",
         "- `size`: of a new client's image the smallest training set it belongs to; the sizes are nested: "
         + ", ".join(map(_yaml, benchmark.spec.sizes)) + ".",
         "", "```python", *code(benchmark, out), "```", "",
@@ -31,7 +31,7 @@ def readme(benchmark: Benchmark, counts: Mapping[str, int], out: Path, flower: b
             "",
             "`pip install 'fedbasis[flower-datasets]'`; partition `i` is client `partitioner.client_ids[i]`:",
             "", "```python", *flower_code(benchmark, out), "```", "",
-            "flwr-datasets tells its makers that it was used, unless FLWR_TELEMETRY_ENABLED=0 is set.", "",
+            "flwr-datasets sends telemetry unless FLWR_TELEMETRY_ENABLED=0 is set.", "",
         ]  # fmt: skip
     return "\n".join(lines)
 
@@ -77,7 +77,7 @@ def _front_matter(benchmark: Benchmark, counts: Mapping[str, int]) -> list[str]:
 
 def _held(benchmark: Benchmark) -> str:
     if benchmark.spec.natural:
-        return "what clients are tested on; `client` says whose image it is."
+        return "what clients are tested on; `client` is the owner of the image."
     if benchmark.spec.partition == "mixture":
         return "shared by all clients; weight each by the share of its class and domain in the client's training set."
     return "shared by the clients of a domain; weight each by the share of its class in the client's training set."

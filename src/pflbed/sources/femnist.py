@@ -38,7 +38,7 @@ class Writers(NamedTuple):
 
 
 def folder(root: Path) -> Path:
-    """Where LEAF's folders lie."""
+    """The folder that contains LEAF's folders."""
     found = find_folder(root, ("data",), [name for step in STEPS for name in step])
     if found is None:
         raise InputError(SOURCE.missing(root, "the folders train and test, or all_data"))

@@ -1,7 +1,7 @@
 """GLD23k: photographs of 203 landmarks by 233 people, each person a client; 23,080 images (Hsu et al., ECCV 2020).
 
-TensorFlow Federated and FedML hand out the same lists under different names. Only the list for training says whose
-image each is, and every client is tested on images of its own, so the list for testing is not used.
+TensorFlow Federated and FedML distribute the same lists under different names. Only the training list has the user of
+every image, and every client is tested on images of its own, so the test list is not used.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ def scan(root: Path) -> Table:
 
 
 def _paths(root: Path, file: Path, ids: Any) -> Any:
-    """Where the images lie; the folder's kind says it, so no image is looked for."""
+    """Where the images are, from the kind of the folder; no image file is accessed."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -18,7 +18,7 @@ BELOW = ("OfficeHomeDataset_10072016",)
 
 
 def folder(root: Path) -> Path:
-    """Where the domains' folders lie."""
+    """The folder that contains the domains."""
     found = find_folder(root, BELOW, (*COUNTS, *ALIASES))
     if found is None:
         raise InputError(SOURCE.missing(root, f"the folders {', '.join(COUNTS)}"))

@@ -12,11 +12,11 @@ from pflbed.table import Table
 
 COUNTS = {"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929}
 BELOW = ("PACS", "pacs_data")
-"""What the archives in use unpack to."""
+"""The folders that the common archives unpack to."""
 
 
 def folder(root: Path) -> Path:
-    """Where the domains' folders lie."""
+    """The folder that contains the domains."""
     found = find_folder(root, BELOW, COUNTS)
     if found is None:
         raise InputError(SOURCE.missing(root, f"the folders {', '.join(COUNTS)}"))
@@ -24,7 +24,7 @@ def folder(root: Path) -> Path:
 
 
 def scan(root: Path) -> Table:
-    """List the images; the official splits beside them are text files and are left out."""
+    """List the images; the text files of the official splits are left out."""
     return scan_folder(folder(root))
 
 

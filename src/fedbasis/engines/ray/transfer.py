@@ -1,9 +1,8 @@
-"""What makes an item heavy is taken out of it: images and states travel to other machines by themselves, as arrays.
+"""Large objects (images and states) are sent apart from the item of a task, as arrays.
 
-An item is a dataclass; images and states stand anywhere in its fields, or in theirs. ``unloaded`` leaves a slot in the
-place of each, and ``loaded`` fills the slots where the job is done. So what many items share, such as the test images
-of a domain, need travel only once, and images that are mapped from a file travel as pixels: the other machine has no
-such file.
+An item is a dataclass; images and states may be in its fields, or in theirs. ``extract`` replaces each by a
+placeholder, and ``insert`` puts them back in the worker. So objects that many items share, such as the test images of a
+domain, are sent once, and images that are mapped from a file are sent as pixels: the other machine has no such file.
 """
 
 from collections import OrderedDict
@@ -22,18 +21,18 @@ from pflbed import Images
 
 LargeObject = Images | Examples | State
 CACHE_BYTES = 2**29
-"""So many bytes of images are held for later jobs."""
+"""How many bytes of images stay in the object store for later tasks."""
 
 
 @dataclass(frozen=True)
 class Placeholder:
-    """Where something was taken out."""
+    """Replaces a large object in an item."""
 
     number: int
 
 
 def extract(item: Any) -> tuple[Any, list[LargeObject]]:
-    """Return an item with slots, and what stood there."""
+    """Return an item with placeholders, and the objects that they replace."""
     objects: list[LargeObject] = []
 
     def take(thing: LargeObject) -> Placeholder:
@@ -44,7 +43,7 @@ def extract(item: Any) -> tuple[Any, list[LargeObject]]:
 
 
 def insert(item: Any, objects: Sequence[LargeObject]) -> Any:
-    """Return an item whose slots are filled again."""
+    """Return an item with the objects in place of the placeholders."""
     return _replaced(
         item, lambda thing: isinstance(thing, Placeholder), lambda placeholder: objects[placeholder.number]
     )
@@ -60,7 +59,7 @@ def to_arrays(objects: LargeObject) -> Any:
 
 
 def from_arrays(arrays: Any) -> LargeObject:
-    """Turn arrays back; these may be shared with other processes, so whatever a job could write to is a copy."""
+    """Turn arrays back into images or a state; writable parts are copies, because processes share the arrays."""
     if isinstance(arrays, np.ndarray):
         return pack.unpacked(arrays.copy())
     pixels, labels, key = arrays
@@ -70,17 +69,17 @@ def from_arrays(arrays: Any) -> LargeObject:
 
 
 class ObjectCache:
-    """Images by what they are, and where ``put`` has put them; those that nobody wanted for long are forgotten."""
+    """References to images that ``put`` has stored, by the images' key; the least recently used are dropped."""
 
     def __init__(self, put: Callable[[Any], Any], limit: int = CACHE_BYTES) -> None:
         self._put, self._limit, self._bytes = put, limit, 0
         self._held: OrderedDict[Hashable, tuple[Any, int, LargeObject]] = OrderedDict()
-        """The images themselves too: while they live, no others have their key."""
+        """The reference, the size, and the images themselves, so that no other object gets their id."""
 
     def sent(self, objects: LargeObject) -> Any:
-        """Put something there, unless it is there; return what leads to it."""
+        """Store an object unless it is already stored; return the reference."""
         if isinstance(objects, dict):
-            return self._put(to_arrays(objects))  # what a client keeps is wanted once
+            return self._put(to_arrays(objects))  # a client's state is needed once
         key: Hashable = objects.key if isinstance(objects, Images) else id(objects)
         if key not in self._held:
             arrays = to_arrays(objects)
@@ -93,7 +92,7 @@ class ObjectCache:
         return self._held[key][0]
 
     def clear(self) -> None:
-        """Forget them all."""
+        """Drop all references."""
         self._held.clear()
         self._bytes = 0
 
@@ -108,7 +107,7 @@ def _is_large(thing: Any) -> bool:
 
 
 def _replaced(thing: Any, chosen: Callable[[Any], bool], change: Callable[[Any], Any]) -> Any:
-    """Change what is chosen among a thing and the fields of dataclasses below it."""
+    """Replace the chosen objects in an object and, recursively, in the fields of dataclasses."""
     if chosen(thing):
         return change(thing)
     if not is_dataclass(thing) or isinstance(thing, type):
