@@ -79,7 +79,7 @@ def test_the_code_of_the_design_runs_and_writes_nothing_but_what_it_says(
     mine.save("model/")
     trained.save("bases/")
     assert {path for path in everything_below(home, cache) if path not in before} == {
-        found for name in ("bases", "model") for found in everything_below(home / name) + [folder_of(home / name)]
+        found for name in ("bases", "model") for found in (*everything_below(home / name), folder_of(home / name))
     }
     again = fb.load("bases/")
     assert isinstance(again, fb.Trained)

@@ -21,9 +21,11 @@ import pflbed
 from fedbasis.cli.inspection import describe_folder
 from fedbasis.methods import find_method
 from fedbasis.report import write_report
+from fedbasis.training.runs import Run
 from helpers.cli_images import write_images
 from helpers.cli_own import MODULE, TOML, own_clients, write_module
 from helpers.cli_running import run_command, succeed
+from helpers.cli_trials import MINUTES
 from pflbed import InputError
 
 TRAIN: dict[str, Any] = {"rounds": 2, "epochs": 1, "rate": 0.05, "workers": 2, "device": "cpu"}
@@ -35,8 +37,6 @@ def engine(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if name == "ray":
         pytest.importorskip("ray")
-        if "ray_connection" not in request.session._fixturemanager._arg2fixturedefs:
-            pytest.skip("the shared cluster (ray_connection) is not among the fixtures")
         request.getfixturevalue("ray_connection")
     return name
 
@@ -119,7 +119,8 @@ from helpers.cli_own import own_clients
 
 
 def factory(classes, channels):
-    return nn.Sequential(nn.Conv2d(channels, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(54, classes))
+    layers = [nn.Conv2d(channels, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(54, classes)]
+    return nn.Sequential(*layers)
 
 
 class Quiet(fb.FedAvg):
@@ -128,10 +129,11 @@ class Quiet(fb.FedAvg):
 
 clients, folder = own_clients(), Path(sys.argv[1])
 method = Quiet(network=factory)
-trained = fb.train(method, clients, rounds=2, epochs=1, engine=sys.argv[2], workers=2, device="cpu", out=folder / "runs")
+place = {"engine": sys.argv[2], "workers": 2, "device": "cpu"}
+trained = fb.train(method, clients, rounds=2, epochs=1, out=folder / "runs", **place)
 mine = fb.personalize(trained, clients["chalk/n00"].train, epochs=1)
 mine.save(folder / "model")
-fb.evaluate(trained, clients.new, ways=["none"], sizes=["S"], engine=sys.argv[2], workers=2, device="cpu")
+fb.evaluate(trained, clients.new, ways=["none"], sizes=["S"], **place)
 print("started once", len(trained.metrics))
 '''
 
@@ -142,20 +144,14 @@ def test_a_factory_and_a_method_of_the_users_script(tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
     ended = subprocess.run(
         [sys.executable, str(script), str(tmp_path), "pool"], capture_output=True, text=True, check=False, cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
+        timeout=MINUTES, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines() == ["started once 2"]
     (run,) = (tmp_path / "runs").iterdir()
     card = json.loads((run / "bases/card.json").read_text(encoding="utf-8"))
     assert (card["method"], card["architecture"]["name"]) == ("my_script:Quiet", "my_script:factory")
-    write_report([fb_run(run)], tmp_path / "page.html")
-
-
-def fb_run(folder: Path) -> Any:
-    from fedbasis.training.runs import Run
-
-    return Run(folder)
+    write_report([Run(run)], tmp_path / "page.html")
 
 
 def commands(config: Path, folder: Path, title: str) -> None:
