@@ -1,6 +1,5 @@
 """Configurations: everything wrong is told at once, and a run's name depends on all that influences its result."""
 
-import hashlib
 import json
 import tomllib
 from collections.abc import Callable
@@ -213,15 +212,3 @@ def test_every_ready_configuration_can_be_read_and_says_how_to_run_it() -> None:
         assert first.startswith("#"), path
         assert f"fedbasis train experiments/{path.name}" in first, path
     assert all(tomllib.loads(path.read_text(encoding="utf-8"))["method"]["name"] in METHODS for path in EXPERIMENTS)
-
-
-def test_a_key_that_came_later_does_not_rename_the_runs_that_do_not_use_it() -> None:
-    experiment = parse(PLAIN)
-    settings = experiment.as_dict()
-    settings["machine"] = {"threads": 1}
-    settings["data"].pop("source")
-    for section, key in (("data", "limit"), ("train", "serve_every"), ("personalize", "whom")):
-        del settings[section][key]
-    del settings["aggregation"], settings["privacy"]
-    text = json.dumps([settings, "data"], sort_keys=True)
-    assert experiment.digest("data") == hashlib.sha256(text.encode()).hexdigest()[:12]

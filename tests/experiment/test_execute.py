@@ -183,7 +183,7 @@ def test_a_checkpoint_that_something_else_cut_short_gets_a_sentence(tmp_path: Pa
     assert trial.train() == 0, trial.errors
 
 
-@pytest.mark.parametrize("room", [100, 20_000])
+@pytest.mark.parametrize("room", [1_000, 20_000])
 def test_a_full_disk_gets_a_sentence_and_the_run_goes_on_when_there_is_room(
     room: int, tmp_path: Path, dataset: Path, uninterrupted: Callable[[str], dict[str, Any]]
 ) -> None:

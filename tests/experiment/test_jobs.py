@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from fedbasis.experiment import Prepared
 from fedbasis.experiment import jobs as jobs_module
 from fedbasis.experiment.config import read
 from fedbasis.experiment.jobs import RunJob, carry_out, execute_all
@@ -21,6 +20,7 @@ from fedbasis.studies.plan import plan
 from fedbasis.studies.scales import SCALES
 from fedbasis.training.events import ignore
 from fedbasis.training.runs import Run, read_lines
+from helpers.cli_traps import die, stumble
 from helpers.cli_trials import CONFIG, METHODS, MINUTES, MOMENTS, Trial, living, sentences, wait_until
 from pflbed.errors import InputError
 
@@ -96,26 +96,17 @@ def test_an_experiment_that_fails_ends_the_others_and_says_why(tmp_path: Path, d
     assert multiprocessing.active_children() == []
 
 
-def die(prepared: Prepared, run: Run) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def stumble(prepared: Prepared, run: Run) -> None:
-    raise ZeroDivisionError("nobody foresaw this")
-
-
-UNFORESEEN = r"ZeroDivisionError: nobody foresaw this \(test_reproduce.py, line \d+\)"
+UNFORESEEN = r"ZeroDivisionError: nobody foresaw this \(cli_traps.py, line \d+\)"
 
 
 @pytest.mark.parametrize(("at_once", "traps"), [
     (1, {stumble: UNFORESEEN}), (2, {die: r"this one was ended \(exit code -9\)", stumble: UNFORESEEN})
 ])  # fmt: skip
 def test_whatever_happens_to_a_job_is_its_own_failure(
-    at_once: int, traps: dict[Callable[..., None], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    at_once: int, traps: dict[Callable[..., None], str], tmp_path: Path
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))  # where the processes find the traps
     experiment = next(iter(plan(studies(["cifar-new"]), Setup(SCALES["smoke"])))).experiment
-    post_steps = [*(f"test_reproduce:{trap.__name__}" for trap in traps), "", ""]
+    post_steps = [*(f"helpers.cli_traps:{trap.__name__}" for trap in traps), "", ""]
     jobs = [
         RunJob(experiment.model_copy(update={"seed": seed}), post_step=after) for seed, after in enumerate(post_steps)
     ]

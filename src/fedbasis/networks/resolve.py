@@ -37,7 +37,7 @@ def resolve(name: str, known: Mapping[str, Any], group: str, what: str) -> Any:
         names = ", ".join(all_names(known, group))
         raise InputError(f"The {what} must be one of {names}, or your own as 'module:name', but it is '{name}'.")
     try:
-        return getattr(importlib.import_module(where), attribute)
+        return getattr(_module(where), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(
             f"The {what} '{name}' must be importable, but it is not ({error}); install it or set PYTHONPATH."
@@ -47,6 +47,15 @@ def resolve(name: str, known: Mapping[str, Any], group: str, what: str) -> Any:
 def all_names(known: Mapping[str, Any], group: str) -> list[str]:
     """List the names without a colon that ``resolve`` knows: the built-in ones and those of installed packages."""
     return list(dict.fromkeys([*known, *(point.name for point in entry_points(group=group))]))
+
+
+def _module(name: str) -> ModuleType:
+    """Import a module; a script that is running is not run again."""
+    main = sys.modules.get("__main__")
+    script = getattr(main, "__file__", None)
+    if main is not None and script and name not in sys.modules and Path(script).stem == name:
+        return main
+    return importlib.import_module(name)
 
 
 def reference_of(thing: Any) -> str:
