@@ -17,11 +17,13 @@ from pflbed.benchmark import NEW, TEST, Benchmark
 from pflbed.cache import CHUNK, Progress, cache_dir, stamp
 from pflbed.errors import InputError
 from pflbed.files import write_json
+from pflbed.foreign import read_json_object
 from pflbed.images import UNREADABLE, Opener, careful, flat, open_file, reason
 from pflbed.table import Table
 from pflbed.workers import Job, how_many, run_jobs
 
 FORMAT = 1
+MAX_RESULT = 512 * 2**20
 FIRST_BAD, FIRST_GAPS = 5, 10
 
 
@@ -205,9 +207,9 @@ def _findings(found: Any, table: Table) -> Findings:
 def _recall(place: Path, key: str, table: Table) -> Findings | None:
     """The cached result, or None if there is none for these files."""
     try:
-        card = json.loads(place.read_text(encoding="utf-8"))
+        card = read_json_object(place, "The result of the check", MAX_RESULT)
         if (card["format"], card["stamp"], card["sha256"]) != (FORMAT, key, _digest(card["found"])):
             return None
         return _findings(card["found"], table)
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+    except (InputError, ValueError, KeyError, TypeError, IndexError):
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from pflbed.benchmark import Benchmark
 from pflbed.errors import InputError
 from pflbed.files import replacing
+from pflbed.foreign_tables import TEXT, WHOLE, Kinds, read_table
 from pflbed.score import bootstrap_interval, global_accuracy, weighted_accuracy
 from pflbed.seeding import generator
 from pflbed.table import Rows
@@ -79,34 +81,24 @@ class Scores:
 
 def score_file(benchmark: Benchmark, file: Path) -> Scores:
     """Read predictions from a parquet or csv file and score them."""
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
-    from pyarrow import parquet
-
     file = Path(file)
-    if not file.is_file():
-        raise InputError(f"the predictions must be a parquet or csv file, got {file}, which is none; check the path")
-    try:
-        texts = arrow_csv.ConvertOptions(
-            column_types={"client": pa.string(), "predicted": pa.string()}, null_values=[""], strings_can_be_null=True
-        )
-        is_text = file.suffix.lower() == ".csv"  # where 001 is a name and not the number 1
-        read = arrow_csv.read_csv(file, convert_options=texts) if is_text else parquet.read_table(file)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(
-            f"the file {file} must be a parquet or csv table, but it cannot be read ({error}); write it again"
-        ) from None
-    if missing := [name for name in COLUMNS if name not in read.column_names]:
-        raise InputError(
-            f"{file.name} must have the columns {', '.join(COLUMNS)}, got {', '.join(read.column_names) or 'none'}; "
-            f"add {', '.join(missing)}"
-        )
-    columns = [read[name] for name in COLUMNS]
+    most = sum(len(benchmark.held_rows(name, "test")) for name in benchmark.client_ids)
+    read = read_table(file, "The predictions", partial(_chosen, file), rows=most)
+    columns = [read[name].combine_chunks() for name in COLUMNS]
     for name, column in zip(COLUMNS, columns, strict=True):
         if column.null_count:
             raise InputError(f"the column {name!r} of {file} must be full, but {column.null_count} values are missing")
-    client = columns[0].cast(pa.string())
-    return score(benchmark, client.to_numpy(zero_copy_only=False), *(np.asarray(column) for column in columns[1:]))
+    client = columns[0].cast("large_string")
+    return score(benchmark, *(column.to_numpy(zero_copy_only=False) for column in (client, *columns[1:])))
+
+
+def _chosen(file: Path, names: list[str]) -> Kinds:
+    if missing := [name for name in COLUMNS if name not in names]:
+        raise InputError(
+            f"{file.name} must have the columns {', '.join(COLUMNS)}, got {', '.join(names)[:200] or 'none'}; "
+            f"add {', '.join(missing)}"
+        )
+    return {"client": (TEXT, WHOLE), "row": (WHOLE,), "predicted": (TEXT, WHOLE)}
 
 
 def score(benchmark: Benchmark, client: Any, row: Any, predicted: Any) -> Scores:

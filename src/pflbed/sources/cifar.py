@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pflbed.errors import InputError
+from pflbed.foreign import read_bytes
 from pflbed.safe_paths import inside
 from pflbed.sources.base import Source, find_folder
 from pflbed.spec import Spec
 from pflbed.table import Table
 
+MAX_NAMES = 2**20
 PIXELS = 3 * 32 * 32
 AGAIN = "download the binary version again"
 
@@ -118,7 +120,8 @@ def _file(version: Version, root: Path, name: str) -> Path:
 
 def _names(version: Version, root: Path) -> tuple[str, ...]:
     file = _file(version, root, version.names)
-    lines = (line.strip() for line in file.read_text(encoding="utf-8", errors="replace").splitlines())
+    text = read_bytes(file, "The list of classes", MAX_NAMES).decode("utf-8", errors="replace")
+    lines = (line.strip() for line in text.splitlines())
     names = tuple(line for line in lines if line)
     if len(names) != version.classes or len(set(names)) != version.classes:
         raise InputError(
