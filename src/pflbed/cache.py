@@ -21,6 +21,7 @@ from pflbed.chunks import Chunk, ChunkedArray
 from pflbed.errors import InputError
 from pflbed.images import UNREADABLE, Opener, Resolution, careful, fit, open_file, reason, shape_of
 from pflbed.lock import alone
+from pflbed.safe_paths import UnsafePathError
 from pflbed.table import Table
 from pflbed.workers import Job, how_many, run_jobs
 
@@ -196,8 +197,10 @@ def _read(
         try:
             with careful(), open_image(root, path) as opened:
                 good.append(fit(opened, (height, width), channels))
-        except InputError:  # an unsafe path is an error of the whole table
-            raise
+        except InputError as error:
+            if not isinstance(error, UnsafePathError):
+                raise
+            bad.append((row, reason(error, root)))
         except UNREADABLE as error:
             bad.append((row, reason(error, root)))
     return good, bad

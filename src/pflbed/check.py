@@ -19,12 +19,13 @@ from pflbed.errors import InputError
 from pflbed.files import write_json
 from pflbed.foreign import read_json_object
 from pflbed.images import UNREADABLE, Opener, careful, flat, open_file, reason
+from pflbed.problems import Problem, sentences
+from pflbed.safe_paths import UnsafePathError
 from pflbed.table import Table
 from pflbed.workers import Job, how_many, run_jobs
 
 FORMAT = 1
 MAX_RESULT = 512 * 2**20
-FIRST_BAD, FIRST_GAPS = 5, 10
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,10 @@ def check_chunk(open_image: Opener, job: Job) -> Any:
             digest = hashlib.sha256(f"{image.width} {image.height} ".encode())
             digest.update(image.tobytes())
             answer.append((digest.hexdigest(), ""))
-        except InputError:  # an unsafe path is an error of the whole table
-            raise
+        except InputError as error:
+            if not isinstance(error, UnsafePathError):
+                raise
+            answer.append(("", reason(error, root)))
         except UNREADABLE as error:
             answer.append(("", reason(error, root)))
     return answer
@@ -125,24 +128,22 @@ def content_groups(table: Table, findings: Findings) -> tuple[str, ...] | None:
 
 
 def describe(table: Table, findings: Findings) -> list[str]:
-    """Describe the problems of a dataset, one sentence each."""
-    problems: list[str] = []
-    if findings.bad:
-        listed = [f"{path} ({why})" for path, why in findings.bad[:FIRST_BAD]]
-        more = len(findings.bad) - len(listed)
-        rest = f", and {more:,} more" if more else ""
-        problems.append(f"{_count(len(findings.bad), 'image', 'images')} cannot be read: {', '.join(listed)}{rest}")
-    gaps = _gaps(table, findings)
-    problems += gaps[:FIRST_GAPS]
-    if len(gaps) > FIRST_GAPS:
-        problems.append(f"and {len(gaps) - FIRST_GAPS:,} more classes that a domain lacks")
-    if within := _within(table, findings):
-        many = _count(len(within), "picture occurs", "pictures occur")
-        problems.append(f"{many} more than once within a domain, such as {within[0][0]} and {within[0][1]}")
-    if across := _across(table, findings):
-        many = _count(len(across), "picture occurs", "pictures occur")
-        problems.append(f"{many} in more than one domain, such as {across[0][0]} and {across[0][1]}")
-    return problems
+    """Describe the problems of a dataset for people, one sentence per kind."""
+    return sentences(problems_of(table, findings))
+
+
+def problems_of(table: Table, findings: Findings) -> list[Problem]:
+    """List every problem of a dataset."""
+    found = [Problem("unreadable", f"{path} cannot be read ({why})", (path,), why) for path, why in findings.bad]
+    found += [Problem("missing class", gap) for gap in _gaps(table, findings)]
+    for kind, copies, where in (
+        ("duplicate in domain", _within(table, findings), "within a domain"),
+        ("duplicate across domains", _across(table, findings), "in more than one domain"),
+    ):
+        found += [
+            Problem(kind, f"{' and '.join(paths)} are the same picture {where}", tuple(paths)) for paths in copies
+        ]
+    return found
 
 
 def trained_and_tested(benchmark: Benchmark, findings: Findings) -> int:
@@ -153,10 +154,6 @@ def trained_and_tested(benchmark: Benchmark, findings: Findings) -> int:
         places = [split[path] for path in copies if path in split]
         leaks += places.count(TEST) if any(place <= NEW for place in places) else 0
     return leaks
-
-
-def _count(count: int, one: str, several: str) -> str:
-    return f"{count:,} {one if count == 1 else several}"
 
 
 def _gaps(table: Table, findings: Findings) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pflbed.cache import Decoded, Progress, decode
 from pflbed.errors import InputError, did_you_mean
 from pflbed.images import Resolution, open_file
+from pflbed.problems import Problem, sentences
 from pflbed.sources import SOURCES
 from pflbed.sources.base import Source
 from pflbed.spec import Spec
@@ -52,11 +53,16 @@ class Dataset:
         return decode(self.root, chosen, resolution, progress, self.source.open_image, channels=channels)
 
     def problems(self, findings: Findings | None = None) -> list[str]:
-        """Describe the problems of the folder, names and counts and, if ``findings`` are given, of the images."""
-        from pflbed.check import Findings, describe
+        """Describe the problems for people, one sentence per kind; see ``every_problem``."""
+        return sentences(self.every_problem(findings))
 
-        named = [*self.source.oddities(self.root), *self.source.problems(self.table)]
-        return named + describe(self.table, findings or Findings([], []))
+    def every_problem(self, findings: Findings | None = None) -> list[Problem]:
+        """List the problems of the folder, names and counts and, if ``findings`` are given, of the images."""
+        from pflbed.check import Findings, problems_of
+
+        named = self.source.oddities(self.root)
+        named += [Problem("incomplete", text) for text in self.source.problems(self.table)]
+        return named + problems_of(self.table, findings or Findings([], []))
 
     def checked(self, progress: Progress | None = None) -> tuple[Dataset, Findings, list[str]]:
         """Read every image; leave out unreadable ones, group duplicates, and return the findings and problems."""
@@ -93,6 +99,10 @@ def find(
         >>> dataset.decode(28).images.shape == (len(dataset.table), 28, 28, 3)
         True
     """
+    if not str(data):
+        raise InputError(
+            "the data must be a folder, a table or 'digits4', got an empty name; '.' is the current folder"
+        )
     place = {"data": str(Path(data).absolute()) if str(data) != EMBEDDED else EMBEDDED, "source": source}
     if images is not None:
         place["images"] = str(Path(images).absolute())

@@ -133,9 +133,7 @@ def _require_footer(path: Path, what: str) -> None:
         end = file.read(8)
     length = int.from_bytes(end[:4], "little")
     if len(end) < 8 or end[4:] != MAGIC:
-        raise InputError(
-            f"{what} {path} must be a whole csv or parquet file, but it ends as neither does; write it again."
-        )
+        raise InputError(f"{what} {path} must be a whole csv or parquet file, but its end is missing; write it again.")
     _require_most(path, what, length, min(MAX_FOOTER, size), "bytes of footer")
 
 

@@ -126,7 +126,7 @@ def reason(error: BaseException, root: Path) -> str:
     """The reason why an image was left out, without the path of the data folder."""
     if isinstance(error, Image.DecompressionBombWarning):
         return f"an image must have at most {MAX_PIXELS:,} pixels, and this one has more; scale it down"
-    text = f"{type(error).__name__}: {error}"
+    text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
     folders = {str(root.absolute()), str(root.resolve())} - {root.absolute().anchor}
     for folder in sorted(folders, key=len, reverse=True):  # not the relative path, which may be an ordinary word
         text = text.replace(folder + os.sep, "").replace(folder, "")

@@ -116,7 +116,11 @@ class Spec:
     def _check_sizes(self) -> None:
         object.__setattr__(self, "sizes", dict(self.sizes))
         fractions = list(self.sizes.values())
-        good = fractions and all(_number(part) and 0 < part <= 1 for part in fractions) and all(self.sizes)
+        good = (
+            fractions
+            and all(_number(part) and 0 < part <= 1 for part in fractions)
+            and all(name and isinstance(name, str) for name in self.sizes)
+        )
         if not good or any(b <= a for a, b in pairwise(fractions)):
             raise InputError(
                 f"sizes must map names to increasing fractions above 0 and up to 1, got {self.sizes!r}; "
@@ -136,12 +140,14 @@ class Spec:
     def from_json(cls, value: Mapping[str, Any]) -> Spec:
         """Convert back from ``as_json``."""
         try:
+            if len(dict(value["sizes"])) != len(value["sizes"]):
+                raise InputError(f"every size of a benchmark must have a name of its own, got {value['sizes']!r:.200}")
             return cls(**{**value, "split": tuple(value["split"]), "sizes": dict(value["sizes"])})
         except (TypeError, KeyError, ValueError) as error:
             if isinstance(error, InputError):
                 raise
             raise InputError(
-                f"the specification of a benchmark must have its fields, got {value!r} ({error})"
+                f"the specification of a benchmark must have its fields, got {value!r:.200} ({error})"
             ) from None
 
 
