@@ -60,7 +60,7 @@ def located(folder: Path, data: Path | str | None = None) -> Dataset:
     wanted = card.get("data_digest", card["digest"])
     if dataset.table.digest != wanted:
         raise InputError(
-            f"the images in {place['data']} must be those the benchmark {folder} was built from (digest "
+            f"The images in {place['data']} must be those the benchmark {folder} was built from (digest "
             f"{wanted[:12]}), but they differ (digest {dataset.table.digest[:12]}, {len(dataset.table):,} images); "
             "give their folder with --data or build the benchmark again"
         )
@@ -103,7 +103,7 @@ def load(
     if decoded.bad:
         path, reason = decoded.bad[0]
         raise InputError(
-            f"every image of the benchmark {folder} must be readable, but {len(decoded.bad)} are not, the first being "
+            f"Every image of the benchmark {folder} must be readable, but {len(decoded.bad)} are not, the first being "
             f"{path} ({reason}); build the benchmark again without --names-only, which leaves them out"
         )
     return clients(benchmark, decoded.images)
@@ -123,7 +123,7 @@ def _place(folder: Path, card: dict[str, Any], data: Path | str | None) -> dict[
     except (InputError, KeyError, ValueError):
         pass  # removed or damaged: the user can still give the folder
     raise InputError(
-        f"the location of the images of the benchmark {folder} is not known here; give their folder with --data"
+        f"The location of the images of the benchmark {folder} is not known here; give their folder with --data"
     )
 
 

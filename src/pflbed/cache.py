@@ -223,12 +223,12 @@ def _shape_name(shape: tuple[int, int, int]) -> str:
 
 def _require(table: Table) -> None:
     if not len(table):
-        raise InputError("a table must have at least one row to be decoded, got none; check how it was made")
+        raise InputError("A table must have at least one row to be decoded, got none; check how it was made")
 
 
 def _none_readable(root: Path, table: Table, bad: list[tuple[int, str]]) -> InputError:
     row, why = bad[0]
     return InputError(
-        f"at least one image must be readable, got {len(bad)} that are not in {root}, "
+        f"At least one image must be readable, got {len(bad)} that are not in {root}, "
         f"the first being {table.paths[row]} ({why}); check the files"
     )

@@ -48,7 +48,7 @@ def check(
     """Read every image, or return the cached result if the files are unchanged."""
     root = Path(root)
     if not len(table):
-        raise InputError("a table must have at least one row to be checked, got none; check how it was made")
+        raise InputError("A table must have at least one row to be checked, got none; check how it was made")
     processes = how_many(workers, len(table))
     place = cache_dir() / "images" / f"{table.digest[:20]}-check.json"
     key = stamp(root, table, open_image)

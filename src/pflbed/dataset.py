@@ -101,7 +101,7 @@ def find(
     """
     if not str(data):
         raise InputError(
-            "the data must be a folder, a table or 'digits4', got an empty name; '.' is the current folder"
+            "The data must be a folder, a table or 'digits4', got an empty name; '.' is the current folder"
         )
     place = {"data": str(Path(data).absolute()) if str(data) != EMBEDDED else EMBEDDED, "source": source}
     if images is not None:
@@ -113,10 +113,10 @@ def find(
     path = Path(data)
     if path.suffix.lower() in TABLES and not path.is_dir():
         if source is not None:
-            raise InputError(f"a table such as {path} needs no source, got {source!r}; leave --source out")
+            raise InputError(f"A table such as {path} needs no source, got {source!r}; leave --source out")
         return _table_file(path, images, place)
     if images is not None:
-        raise InputError(f"a folder of images goes with a csv or parquet table, but {path} is none; leave it out")
+        raise InputError(f"A folder of images goes with a csv or parquet table, but {path} is none; leave it out")
     if source is not None and source not in SOURCES:
         hint = did_you_mean(source, list(SOURCES), cutoff=0.6)
         raise InputError(f"source must be a known dataset, got {source!r}{hint}; leave it out for any folder")
@@ -143,7 +143,7 @@ def _table_file(path: Path, images: Path | None, place: dict[str, Any]) -> Datas
 def listed(table: Table, root: Path, place: dict[str, Any], title: str = "this table") -> Dataset:
     """The dataset of a table whose paths are relative to ``root``."""
     if not root.is_dir():
-        raise InputError(f"the images of a table must be in a folder, got {root}, which is none; check the path")
+        raise InputError(f"The images of a table must be in a folder, got {root}, which is none; check the path")
     source = Source(
         name="table", title=title, home="its images", layout="them where its paths say", scan=lambda _: table,
         open_image=open_file, counts={}, spec=Spec(),

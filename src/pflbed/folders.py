@@ -55,12 +55,12 @@ def scan(root: Path) -> Table:
     ]
     if not found:
         raise InputError(
-            f"a dataset must hold images as <domain>/<class>/<image>, got none in {root}; {_where_else(root)}"
+            f"A dataset must hold images as <domain>/<class>/<image>, got none in {root}; {_where_else(root)}"
         )
     classes = {label for _, label, _ in found}
     if len(classes) < 2:
         raise InputError(
-            f"a dataset must have at least two classes, got only {classes.pop()!r} in {root}; "
+            f"A dataset must have at least two classes, got only {classes.pop()!r} in {root}; "
             "lay the images out as <domain>/<class>/<image>"
         )
     return _table(root, found)
@@ -91,7 +91,7 @@ def scan_client(root: Path) -> Table:
     ]
     if not found:
         hint = _where_else(root, client=True)
-        raise InputError(f"a client's folder must hold images as <class>/<image>, got none in {root}; {hint}")
+        raise InputError(f"A client's folder must hold images as <class>/<image>, got none in {root}; {hint}")
     return _table(root, found)
 
 
@@ -159,9 +159,9 @@ def _table(root: Path, found: list[tuple[str, str, Path]]) -> Table:
 
 def _folder(root: Path) -> Path:
     if not root.exists():
-        raise InputError(f"the data folder must exist, got {root}, which does not; check the path")
+        raise InputError(f"The data folder must exist, got {root}, which does not; check the path")
     if not root.is_dir():
-        raise InputError(f"the data must be a folder, got the file {root}; unpack it first and give the folder")
+        raise InputError(f"The data must be a folder, got the file {root}; unpack it first and give the folder")
     return root
 
 
@@ -218,7 +218,7 @@ def _left_out(entry: Path, reason: str) -> None:
 
 
 def _refused(entry: Path, reason: str) -> None:
-    raise InputError(f"every entry of a client's folder must be usable, but {str(entry)!a} is not: {reason}")
+    raise InputError(f"Every entry of a client's folder must be usable, but {str(entry)!a} is not: {reason}")
 
 
 def _name(entry: Path, root: Path) -> str:

@@ -95,17 +95,17 @@ def load_manifest(folder: Path) -> Benchmark:
     card = read_card(folder)
     path = Path(folder) / MANIFEST
     if not path.exists():
-        raise InputError(f"a benchmark folder must hold {MANIFEST}, got none in {folder}; build the benchmark again")
+        raise InputError(f"A benchmark folder must hold {MANIFEST}, got none in {folder}; build the benchmark again")
     require_file(path, "The manifest", MAX_TABLE)
     if sha256_of(path) != card["manifest_sha256"]:
         raise InputError(
-            f"the file {path} must be the one its {CARD} was written for, but it differs; build the benchmark again"
+            f"The file {path} must be the one its {CARD} was written for, but it differs; build the benchmark again"
         )
     read = read_table(path, "The manifest", partial(_chosen, path))
     spec = Spec.from_json(card["spec"])
     if read["path"].null_count:
         raise InputError(
-            f"every row of {path} must have a path, but {read['path'].null_count} have none; build it again"
+            f"Every row of {path} must have a path, but {read['path'].null_count} have none; build it again"
         )
     paths = _texts(read["path"])
     check_relative(paths)
@@ -116,7 +116,7 @@ def load_manifest(folder: Path) -> Benchmark:
     def filled(column: str) -> bool:
         if read[column].null_count not in (0, len(read)):
             raise InputError(
-                f"the column {column!r} of {path} must be full or empty, but it is neither; build it again"
+                f"The column {column!r} of {path} must be full or empty, but it is neither; build it again"
             )
         return bool(read[column].null_count < len(read))
 
@@ -141,13 +141,13 @@ def load_manifest(folder: Path) -> Benchmark:
         smallest=numbers("size", tuple(spec.sizes), optional=True).astype(np.int8),
     )
     if not benchmark.client_ids:
-        raise InputError(f"a benchmark must have at least one client, but {path} has none; build it again")
+        raise InputError(f"A benchmark must have at least one client, but {path} has none; build it again")
     trained = benchmark.client[(benchmark.split <= NEW) & (benchmark.client >= 0)]
     if len(set(benchmark.client_ids)) != len(benchmark.client_ids) or len(np.unique(trained)) != len(
         benchmark.client_ids
     ):
         raise InputError(
-            f"every client of {path} must be named once and have training rows, but not all do; build it again"
+            f"Every client of {path} must be named once and have training rows, but not all do; build it again"
         )
     return benchmark
 
@@ -156,19 +156,19 @@ def read_card(folder: Path) -> dict[str, Any]:
     """Read and check ``card.json``."""
     path = Path(folder) / CARD
     if not path.exists():
-        raise InputError(f"a benchmark folder must hold {CARD}, got none at {path}; build the benchmark first")
+        raise InputError(f"A benchmark folder must hold {CARD}, got none at {path}; build the benchmark first")
     card = read_json_object(path, "The card", MAX_CARD)
     if card.get("format") != FORMAT:
         raise InputError(
-            f"the file {path} must have format {FORMAT}, got {card.get('format')!r:.80}; build it again with "
+            f"The file {path} must have format {FORMAT}, got {card.get('format')!r:.80}; build it again with "
             "this version"
         )
     if missing := sorted(KEYS - card.keys()):
         raise InputError(
-            f"the file {path} must have the keys {sorted(KEYS)}, got none of {missing}; build the benchmark again"
+            f"The file {path} must have the keys {sorted(KEYS)}, got none of {missing}; build the benchmark again"
         )
     if card.get("card_sha256") != _self_digest(card):
-        raise InputError(f"the file {path} must be as it was written, but it was edited; build the benchmark again")
+        raise InputError(f"The file {path} must be as it was written, but it was edited; build the benchmark again")
     for key in ("digest", "data_digest", "manifest_sha256", "source"):
         if not isinstance(card.get(key, ""), str):
             raise InputError(f"{key} of {path} must be text, got {card[key]!r:.80}; build the benchmark again")
@@ -182,7 +182,7 @@ def read_card(folder: Path) -> dict[str, Any]:
 def _chosen(path: Path, names: list[str]) -> Kinds:
     if missing := [name for name in COLUMNS if name not in names]:
         raise InputError(
-            f"the file {path} must have the columns {', '.join(COLUMNS)}, got none of {missing}; build it again"
+            f"The file {path} must have the columns {', '.join(COLUMNS)}, got none of {missing}; build it again"
         )
     return {name: (LOGICAL if name == "official_test" else TEXT,) for name in COLUMNS}
 
@@ -216,7 +216,7 @@ def _numbered(column: Any, names: list[str] | tuple[str, ...], what: str, path: 
     if compute.any(wrong).as_py():
         value = column.filter(wrong)[0].as_py()
         raise InputError(
-            f"the column {what!r} of {path} must hold names that {CARD} lists, got {value!r:.80}; build it again"
+            f"The column {what!r} of {path} must hold names that {CARD} lists, got {value!r:.80}; build it again"
         )
     return np.asarray(compute.fill_null(numbers, -1)).astype(np.int64)
 

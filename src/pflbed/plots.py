@@ -28,7 +28,7 @@ def client_bubbles(benchmark: Benchmark, participating: bool = True) -> "Figure"
     names = benchmark.participating if participating else benchmark.new
     if not names:
         raise InputError(
-            "a plot of clients needs some, but this benchmark has none of this kind; choose the other kind"
+            "A plot of clients needs some, but this benchmark has none of this kind; choose the other kind"
         )
     return _figure(benchmark, {"participating clients" if participating else "new clients": names})
 
@@ -39,7 +39,7 @@ def save_bubbles(benchmark: Benchmark, path: Path) -> None:
     figure = _figure(benchmark, {title: names for title, names in shown.items() if names})
     kind = path.suffix.lower().removeprefix(".")
     if kind not in ("png", "svg", "pdf"):
-        raise InputError(f"a picture must be a png, svg or pdf file, got {path.name!r}; change its ending")
+        raise InputError(f"A picture must be a png, svg or pdf file, got {path.name!r}; change its ending")
     with replacing(path) as temporary, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # characters that the font lacks are drawn as boxes
         figure.savefig(temporary, format=kind, dpi=130, metadata={"Software": None} if kind == "png" else None)

@@ -87,7 +87,7 @@ def score_file(benchmark: Benchmark, file: Path) -> Scores:
     columns = [read[name].combine_chunks() for name in COLUMNS]
     for name, column in zip(COLUMNS, columns, strict=True):
         if column.null_count:
-            raise InputError(f"the column {name!r} of {file} must be full, but {column.null_count} values are missing")
+            raise InputError(f"The column {name!r} of {file} must be full, but {column.null_count} values are missing")
     client = columns[0].cast("large_string")
     return score(benchmark, *(column.to_numpy(zero_copy_only=False) for column in (client, *columns[1:])))
 
@@ -109,7 +109,7 @@ def score(benchmark: Benchmark, client: Any, row: Any, predicted: Any) -> Scores
             f"client, row and predicted must be equally long, got {client.shape}, {row.shape} and {predicted.shape}"
         )
     if not len(client):
-        raise InputError("there must be at least one prediction, got none; predict every test row of every client")
+        raise InputError("There must be at least one prediction, got none; predict every test row of every client")
     if row.dtype.kind not in "iu":
         raise InputError(f"row must hold row numbers of the manifest, got {row.dtype}; count from 0 as in the manifest")
     guesses = _classes(benchmark, predicted)
@@ -120,7 +120,7 @@ def score(benchmark: Benchmark, client: Any, row: Any, predicted: Any) -> Scores
     for name in names[np.argsort(first)]:
         if str(name) not in roles:
             raise InputError(
-                f"the column 'client' must name clients of the benchmark, got {str(name)!r}; the first is "
+                f"The column 'client' must name clients of the benchmark, got {str(name)!r}; the first is "
                 f"{benchmark.client_ids[0]!r}"
             )
     place = {str(name): i for i, name in enumerate(names)}
@@ -135,7 +135,7 @@ def score(benchmark: Benchmark, client: Any, row: Any, predicted: Any) -> Scores
         truth, weights = benchmark.table.labels[tested], benchmark.held_weights(name, "test")
         if not weights.sum():
             raise InputError(
-                f"client {name!r} has no test image of a class it trains on, so it cannot be scored; leave it out"
+                f"Client {name!r} has no test image of a class it trains on, so it cannot be scored; leave it out"
             )
         personalized[name] = weighted_accuracy(guesses[mine], truth, weights)
         unweighted[name] = global_accuracy(guesses[mine], truth)
@@ -149,7 +149,7 @@ def _classes(benchmark: Benchmark, predicted: Any) -> Rows:
         numbers = np.asarray(predicted, dtype=np.int64)
         if [str(i) for i in range(len(names))] != list(names) and all(name.isdecimal() for name in names):
             raise InputError(
-                f"the classes of this benchmark are called by numbers ({', '.join(names[:3])} ...) that are not their "
+                f"The classes of this benchmark are called by numbers ({', '.join(names[:3])} ...) that are not their "
                 "places, so predicted must hold their names as text, got numbers; convert the column to text"
             )
     elif predicted.dtype.kind in "OUT":
@@ -178,18 +178,18 @@ def _classes(benchmark: Benchmark, predicted: Any) -> Rows:
 def _all_once(name: str, rows: Rows, tested: Rows) -> None:
     """Check sorted rows against the client's test rows."""
     if not len(tested):
-        raise InputError(f"client {name!r} has no test images in this benchmark; leave it out of the predictions")
+        raise InputError(f"Client {name!r} has no test images in this benchmark; leave it out of the predictions")
     if (doubled := np.flatnonzero(np.diff(rows) == 0)).size:
         raise InputError(
-            f"client {name!r} must have one prediction per row, got two for row {rows[doubled[0]]}; keep one"
+            f"Client {name!r} must have one prediction per row, got two for row {rows[doubled[0]]}; keep one"
         )
     if (foreign := np.setdiff1d(rows, tested)).size:
         raise InputError(
-            f"client {name!r} must be predicted on its test rows alone, got row {foreign[0]}, which is none of its "
+            f"Client {name!r} must be predicted on its test rows alone, got row {foreign[0]}, which is none of its "
             f"{len(tested)}; 'pflbed export --to blank' lists them"
         )
     if len(rows) != len(tested):
         raise InputError(
-            f"client {name!r} must be predicted on all of its {len(tested)} test rows, got {len(rows)}; the first that "
+            f"Client {name!r} must be predicted on all of its {len(tested)} test rows, got {len(rows)}; the first that "
             f"is missing is {np.setdiff1d(tested, rows)[0]}"
         )

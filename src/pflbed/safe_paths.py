@@ -47,7 +47,7 @@ def first_unsafe(column: Any) -> int | None:
 def unsafe(path: str, row: int, where: str = "") -> InputError:
     """The error for an unsafe path; rows are counted from 1."""
     return InputError(
-        "a path must be relative to the data folder, /-separated, and free of .. and control characters, "
+        "A path must be relative to the data folder, /-separated, and free of .. and control characters, "
         f"got {path[:200]!r} in row {row + 1}{where}; write it as folder/image.jpg"
     )
 
@@ -68,11 +68,11 @@ def inside(root: Path, path: str) -> Path:
             found = (base / path).resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL
         raise UnsafePathError(
-            f"a path must name a file, got {path[:200]!r} in {root} ({error}); check the path"
+            f"A path must name a file, got {path[:200]!r} in {root} ({error}); check the path"
         ) from error
     if found == base or not found.is_relative_to(base):
         raise UnsafePathError(
-            f"a path must stay inside the data folder, also through links, got {path[:200]!r}, which leaves {root}; "
+            f"A path must stay inside the data folder, also through links, got {path[:200]!r}, which leaves {root}; "
             "copy the file into the folder instead"
         )
     return found

@@ -36,14 +36,14 @@ def read_table(file: Path, images: Path | None = None) -> Table:
     """
     file = Path(file)
     if images is not None and not Path(images).is_dir():
-        raise InputError(f"the images must be in a folder, got {images}, which is none; check the path")
+        raise InputError(f"The images must be in a folder, got {images}, which is none; check the path")
     return table_of(read_columns(file, FIELDS, optional=("domain", "user", "group", "split")), file, file.stem)
 
 
 def read_columns(file: Path, fields: Mapping[str, Sequence[str]], optional: Collection[str] = ()) -> dict[str, Any]:
     """Read the columns of a csv or parquet file as text arrays without nulls, by field."""
     if file.suffix.lower() not in (".csv", ".parquet"):
-        raise InputError(f"a table must be a .csv or a .parquet file, got {file}; save it as one of them")
+        raise InputError(f"A table must be a .csv or a .parquet file, got {file}; save it as one of them")
     names: dict[str, str] = {}
 
     def choose(found: list[str]) -> Kinds:
@@ -52,7 +52,7 @@ def read_columns(file: Path, fields: Mapping[str, Sequence[str]], optional: Coll
 
     read = foreign_tables.read_table(file, "The table", choose)
     if not read.num_rows:
-        raise InputError(f"a table must have at least one row, got none in {file}; check how it was made")
+        raise InputError(f"A table must have at least one row, got none in {file}; check how it was made")
     return {field: _text(file, name, read.column(name), gaps=field == "split") for field, name in names.items()}
 
 
@@ -65,12 +65,12 @@ def _choose(
         found = [name for name in names if name.strip().lower() in accepted]
         if len(found) > 1:
             raise InputError(
-                f"a table must have one column for the {field}, got {', '.join(map(repr, found))} in {file}; "
+                f"A table must have one column for the {field}, got {', '.join(map(repr, found))} in {file}; "
                 "rename or remove all but one"
             )
         if not found and field not in optional:
             raise InputError(
-                f"a table must have a column {' or '.join(accepted)}, got {', '.join(map(repr, names))} in {file}; "
+                f"A table must have a column {' or '.join(accepted)}, got {', '.join(map(repr, names))} in {file}; "
                 "add or rename one"
             )
         if found:
@@ -89,7 +89,7 @@ def _text(file: Path, name: str, column: Any, gaps: bool) -> Any:
     row = -1 if gaps else pc.index(array, "").as_py()
     if row >= 0:
         raise InputError(
-            f"every row must have a value in the column {name!r}, got none in row {row + 1} of {file}; "
+            f"Every row must have a value in the column {name!r}, got none in row {row + 1} of {file}; "
             "fill it in or remove the row"
         )
     return array

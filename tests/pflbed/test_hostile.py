@@ -156,7 +156,7 @@ def test_other_images_than_those_of_the_build_are_refused(bench: Path, root: Pat
     memory.unlink()
     with pytest.raises(InputError, match="give their folder with --data"):
         located(bench)
-    with pytest.raises(InputError, match="the data folder must exist"):
+    with pytest.raises(InputError, match="The data folder must exist"):
         located(bench, tmp_path / "elsewhere")
 
 
@@ -171,7 +171,7 @@ def test_images_may_move(bench: Path, root: Path, tmp_path: Path) -> None:
 def test_an_unreadable_image_is_said_when_the_build_did_not_look(bench: Path, root: Path) -> None:
     victim = next(iter(root.rglob("*.png")))
     victim.write_bytes(b"x" * victim.stat().st_size)
-    with pytest.raises(InputError, match=r"every image of the benchmark .* 1 are not, the first being"):
+    with pytest.raises(InputError, match=r"Every image of the benchmark .* 1 are not, the first being"):
         pflbed.load(bench, resolution=6)
 
 

@@ -96,7 +96,7 @@ def test_what_is_not_complete_is_refused(bench: Benchmark) -> None:
         score(bench, [], [], [])
     with pytest.raises(InputError, match=f"got two for row {row[0]}"):
         score(bench, [*client, name], [*row, row[0]], [*predicted, predicted[0]])
-    with pytest.raises(InputError, match=f"client '{name}' must be predicted on all of its .* missing is {row[0]}"):
+    with pytest.raises(InputError, match=f"Client '{name}' must be predicted on all of its .* missing is {row[0]}"):
         score(bench, client[1:], row[1:], predicted[1:])
     train = int(bench.rows(name)[0])
     with pytest.raises(InputError, match=f"on its test rows alone, got row {train}"):

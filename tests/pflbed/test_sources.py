@@ -437,7 +437,7 @@ def test_femnist_refuses_what_leaf_does_not_write(tmp_path: Path) -> None:
             scan(tmp_path)
     for user in ("..", "a\\b", "a\nb"):
         write_json(tmp_path / "test" / "b.json", leaf(**{user: [1]}))
-        with pytest.raises(InputError, match="a path must be relative"):
+        with pytest.raises(InputError, match="A path must be relative"):
             scan(tmp_path)
     write_json(tmp_path / "test" / "b.json", leaf(**{"\ud800": [1]}))
     with pytest.raises(InputError, match="must hold Unicode text"):

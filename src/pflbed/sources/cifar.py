@@ -66,7 +66,7 @@ def scan(version: Version, root: Path) -> Table:
         if found.max() >= version.classes:
             first = int(np.argmax(found >= version.classes))
             raise InputError(
-                f"a label must lie in 0..{version.classes - 1}, got {found[first]} in record {first} of {stem}.bin in "
+                f"A label must lie in 0..{version.classes - 1}, got {found[first]} in record {first} of {stem}.bin in "
                 f"{root}; {AGAIN}"
             )
         digest.update(f"\0{stem} {len(records)}\0".encode())
@@ -97,7 +97,7 @@ def open100(root: Path, path: str) -> Image.Image:
 def _open(version: Version, root: Path, path: str) -> Image.Image:
     stem, _, number = path.partition("/")
     if stem not in version.files or not re.fullmatch("[0-9]{5}", number):
-        raise InputError(f"a row must be named like {version.files[0]}/00042, got {path[:200]!r}; scan the files again")
+        raise InputError(f"A row must be named like {version.files[0]}/00042, got {path[:200]!r}; scan the files again")
     records = _records(version, root, stem)
     if int(number) >= len(records):
         raise InputError(f"{stem}.bin in {root} must hold record {number}, got only {len(records)} records; {AGAIN}")

@@ -87,7 +87,7 @@ def open_image(root: Path, path: str) -> Image.Image:
     found = [file for name in step if (file := inside(base, f"{name}/{stem}.json")).is_file()]
     pixels = _read(found[0], _stamp(found[0])).pixels.get(user) if found else None
     if pixels is None or not (number.isascii() and number.isdigit() and int(number) < len(pixels)):
-        raise InputError(f"a row must name a file, a writer and an image of {root}, got {path[:200]!r}; scan it again")
+        raise InputError(f"A row must name a file, a writer and an image of {root}, got {path[:200]!r}; scan it again")
     return Image.fromarray(pixels[int(number)]).convert("RGB")
 
 
@@ -168,7 +168,7 @@ def _numbers(values: list[Any], kinds: str) -> NDArray[Any] | None:
 
 
 def _wrong(file: Path, must: str, got: str) -> InputError:
-    return InputError(f"a json file of LEAF must {must}, got {got} in {file}; run LEAF's preprocess.sh again")
+    return InputError(f"A json file of LEAF must {must}, got {got} in {file}; run LEAF's preprocess.sh again")
 
 
 SOURCE = Source(
