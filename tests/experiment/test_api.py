@@ -320,8 +320,8 @@ def test_the_public_names_are_few_and_documented() -> None:
         assert all(part in text for part in wanted), function
     for kind in (fb.Trained, fb.Personal, fb.Scores):
         assert "Attributes:" in (kind.__doc__ or ""), kind
-    for kind in (fb.Method, fb.Network):
-        assert all(part in (kind.__doc__ or "") for part in ("Args:", "Example:")), kind
+    for base in (fb.Method, fb.Network):
+        assert all(part in (base.__doc__ or "") for part in ("Args:", "Example:")), base
 
 
 def test_every_argument_of_a_function_is_explained() -> None:

@@ -12,9 +12,9 @@ from fedbasis.networks.train import predict
 from fedbasis.serving import artifact
 from fedbasis.serving.new_client import (
     ENOUGH,
+    Predictor,
     held_out,
     method_of,
-    predict_images,
     read_folder,
     serve_folder,
     write_model,
@@ -70,7 +70,8 @@ def test_a_written_model_needs_nothing_of_the_bases(bases: Path, tmp_path: Path)
     write_model(served, tmp_path / "model")
     shutil.rmtree(bases)
     pixels = shapes_examples(9, seed=4).pixels
-    card, chances = predict_images(tmp_path / "model", pixels)
+    predictor = Predictor.load(tmp_path / "model")
+    card, chances = predictor.card, predictor(pixels)
     model = served.method.task.network.workspace()
     model.load(served.fitted.tensors)
     assert torch.equal(chances, predict(model.module, pixels, card.pixels))
