@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from fedbasis.methods.base import Adaptation, Context, Method, Sent, Task
 from fedbasis.networks.models import Network
 from fedbasis.networks.train import Examples, Preprocessing, Recipe
 from fedbasis.serving.personalize import AdaptationResult, personalize
+from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State
 from helpers import Serial as Serial  # noqa: PLC0414  (tests import it from here)
 from shapes import shapes_examples
@@ -41,8 +43,19 @@ SENT: dict[str, Callable[[str, Task, int], dict[str, set[str]]]] = {
 
 def make(variant: str, recipe: Recipe, norm: str = "batch", rounds: int = ROUNDS, **task: Any) -> Method:
     name, config = VARIANTS[variant]
-    network = Network("cnn-small", 3, 12, {"norm": norm})
-    return METHODS[name].build(METHODS[name].Config(**config), Task(network, recipe, rounds, **task))
+    return METHODS[name].build(METHODS[name].Config(**config), task_of(recipe, norm, rounds, **task))
+
+
+@cache
+def task_of(recipe: Recipe, norm: str, rounds: int, **task: Any) -> Task:
+    """Make a task once: it is frozen, and what it finds out about its network costs more than many a test."""
+    return Task(Network("cnn-small", 3, 12, {"norm": norm}), recipe, rounds, **task)
+
+
+@cache
+def workspace_of(norm: str) -> FlatModel:
+    """Make a working model once; what is loaded into it replaces everything."""
+    return task_of(QUICK, norm, ROUNDS).network.workspace()
 
 
 def clients(count: int = 4) -> dict[str, Examples]:
@@ -104,7 +117,7 @@ def trained_states(variant: str, recipe: Recipe) -> list[State]:
 
 def serve(method: Method, server: State, how: str) -> tuple[AdaptationResult, Tensor]:
     """Personalize a new client, and predict twelve images that it has not seen."""
-    context = Context(7, "new", method.task.network.workspace())
+    context = Context(7, "new", workspace_of(method.task.network.options["norm"]))
     outcome = personalize(method, method.serving.published(server), how, shapes_examples(12), context, PLAN)
     context.model.load(outcome.last.tensors)
     pixels = shapes_examples(12, seed=5).pixels

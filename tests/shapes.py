@@ -1,9 +1,11 @@
 """Small real images, drawn here: the class is a shape, the domain its colours and noise."""
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from fedbasis.networks.train import Examples
@@ -30,10 +32,16 @@ def draw(label: int, domain: int, rng: np.random.Generator, size: int = 12) -> n
 
 
 def shapes_examples(count: int, domain: int = 0, seed: int = 0, classes: int = 3) -> Examples:
+    """Draw labelled images; whoever asks for the same ones gets a copy."""
+    pixels, labels = _drawn(count, domain, seed, classes)
+    return Examples(torch.from_numpy(pixels.copy()), torch.from_numpy(labels.copy()))
+
+
+@cache
+def _drawn(count: int, domain: int, seed: int, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     rng = np.random.default_rng(seed)
     labels = np.arange(count) % classes
-    pixels = np.stack([draw(int(label), domain, rng) for label in labels])
-    return Examples(torch.from_numpy(pixels), torch.from_numpy(labels))
+    return np.stack([draw(int(label), domain, rng) for label in labels]), labels
 
 
 def write_images(root: Path, per_class: int, domain: int = 0, seed: int = 0, classes: int = 3) -> Path:

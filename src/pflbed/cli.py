@@ -170,7 +170,7 @@ def build(
         and any(out.iterdir() if out.is_dir() else [out])
         and not (replace_ and (out / "card.json").is_file())
     ):
-        raise InputError(f"the folder {out} must not exist yet, but it does; choose another, or --replace a benchmark")
+        raise InputError(f"The folder {out} must not exist yet, but it does; choose another, or --replace a benchmark")
     writable(out.parent)
     problems: list[str] = []
     with _progress("checking images") as report:

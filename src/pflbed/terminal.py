@@ -1,11 +1,13 @@
 """Error handling of the command lines: an input error is one sentence on stderr and exit code 2, no traceback."""
 
+import inspect
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
+from typer import Typer
 
 from pflbed.errors import InputError
 
@@ -46,3 +48,19 @@ def writable(folder: Path) -> None:
         there = there.parent
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise InputError(f"Results go to {folder}, but {there} is not a folder that can be written to; choose another.")
+
+
+def wrap_help(app: Typer) -> None:
+    """Let help texts wrap at any width: typer keeps the line breaks of a docstring after its first paragraph."""
+    for command in app.registered_commands:
+        command.help = _joined(command.help or inspect.getdoc(command.callback) or "")
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            wrap_help(group.typer_instance)
+    if isinstance(app.info.help, str):
+        app.info.help = _joined(app.info.help)
+
+
+def _joined(text: str) -> str:
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(part if part.startswith((" ", "\b")) else part.replace("\n", " ") for part in paragraphs)

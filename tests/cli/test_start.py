@@ -24,7 +24,7 @@ def test_init_writes_a_configuration_that_is_right(dataset: Path, tmp_path: Path
     experiment = read(out)
     assert experiment.data.source == str(dataset)
     assert experiment.data.resolution == 32
-    assert "# how many rounds" in out.read_text()
+    assert "# number of rounds" in out.read_text()
     assert tomllib.loads(out.read_text())["method"]["name"] == "fedbasis"
     with pytest.raises(InputError, match="must not exist yet"):
         RUNNER.invoke(app, ["init", str(dataset), "--out", str(out)], catch_exceptions=False)
@@ -47,3 +47,24 @@ def test_keys_are_listed_with_their_defaults() -> None:
     assert ended.exit_code == 0
     assert "[train]\nrounds = 100\n" in ended.output
     assert "[method (name = 'fedbasis')]" in ended.output
+
+
+def test_the_cache_is_shown_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDBASIS_CACHE", str(tmp_path))
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "one.npy").write_bytes(bytes(2_000_000))
+    (tmp_path / "not ours").write_text("stays")
+    ended = RUNNER.invoke(app, ["cache"], catch_exceptions=False)
+    assert "2.0 MB  images/one.npy" in ended.output
+    assert "1 files, 2.0 MB" in ended.output
+    ended = RUNNER.invoke(app, ["cache", "clear"], catch_exceptions=False)
+    assert "removed 1 files, 2.0 MB" in ended.output
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["images", "not ours"]
+
+
+def test_help_wraps_at_any_width() -> None:
+    texts = [app.info.help, *(command.help for command in app.registered_commands)]
+    assert len(texts) > 10
+    for text in texts:
+        assert isinstance(text, str)
+        assert "\n" not in text.replace("\n\n", "")

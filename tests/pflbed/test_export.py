@@ -361,7 +361,7 @@ def test_what_is_there_already_is_neither_replaced_nor_mixed_in(shapes: Pair, tm
     export(bench, data, "blank", tmp_path / "link")
     assert (empty / "predictions.csv").is_file()
     with pytest.raises(
-        InputError, match=r"an export must have a known kind, got 'zip' \(valid: folders, hf, flower, blank\)"
+        InputError, match=r"An export must have a known kind, got 'zip' \(valid: folders, hf, flower, blank\)"
     ):
         export(bench, data, "zip", tmp_path / "other")
 
@@ -615,13 +615,13 @@ def test_a_dataset_that_does_not_fit_is_refused(libraries: Any, shapes: Pair) ->
         with pytest.raises(InputError, match=message):
             dealt(libraries, bench, dataset)
     for client in (-1, 6):
-        with pytest.raises(InputError, match=f"a partition must be one of 0 to 5, got {client}"):
+        with pytest.raises(InputError, match=f"A partition must be one of 0 to 5, got {client}"):
             dealt(libraries, bench, whole, client)
     with pytest.raises(InputError, match="role must be"):
         ManifestPartitioner(bench, "test")
     with pytest.raises(InputError, match="split must be"):
         ManifestPartitioner(bench, "new", "validation")
-    with pytest.raises(InputError, match="only new clients have sizes"):
+    with pytest.raises(InputError, match="Only new clients have sizes"):
         ManifestPartitioner(bench, size="S")
     alone, _ = records(Path())
     with pytest.raises(InputError, match="must have new clients, got none"):

@@ -259,7 +259,7 @@ def test_mistakes_get_one_sentence_and_exit_code_two(pflbed: Callable[..., Ended
         (("build", root, "--out", tmp_path / "b", "--clients", 1000), "fewer clients"),
         (("build", root, "--out", tmp_path / "b", "--partition", "natural"), "names no users"),
         (("show", root), "must hold card.json"),
-        (("score", bench, tmp_path / "nothing.csv"), "which is none"),
+        (("score", bench, tmp_path / "nothing.csv"), "must exist"),
         (("export", bench, "--to", "blank", "--out", bench), "needs a new or empty folder"),
         (
             ("export", bench, "--to", "folders", "--out", tmp_path / "o", "--data", tmp_path),

@@ -6,8 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from battery import same
 from fedbasis.networks.models import Network
-from fedbasis.tensors.files import load_weights
+from fedbasis.tensors.files import load_weights, read_tensors, write_tensors
 from pflbed.errors import InputError
 
 
@@ -33,3 +34,16 @@ def test_pretrained_weights_must_fit(tmp_path: Path, tiny: Network) -> None:
     save_file(others | {first: torch.full_like(others[first], torch.nan)}, tmp_path / "nan.safetensors")
     with pytest.raises(InputError, match="not finite"):
         load_weights(tmp_path / "nan.safetensors", shapes)
+
+
+def test_a_state_comes_back_with_its_groups_and_notes(tmp_path: Path) -> None:
+    state = {
+        "model": {"w": torch.arange(6.0).view(2, 3).t(), "half": torch.ones(2, dtype=torch.bfloat16)},
+        "client/a": {"n": torch.tensor(3)},
+        "": {"plain": torch.tensor([True])},
+    }
+    write_tensors(tmp_path / "state.safetensors", state, {"rounds": "3"})
+    back, notes = read_tensors(tmp_path / "state.safetensors")
+    assert notes == {"rounds": "3"}
+    assert same(back, state)
+    assert all(back[group][name].dtype == t.dtype for group, named in state.items() for name, t in named.items())

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from fedbasis.cli.console import console, say, shown
 from fedbasis.cli.federation import federation
 from fedbasis.cli.reproduce import reproduce
 from fedbasis.cli.serving import OwnNetwork, Trust, personalize, predict
-from fedbasis.cli.start import init, weights
+from fedbasis.cli.start import cache, init, weights
 from pflbed.errors import InputError
-from pflbed.terminal import run, writable
+from pflbed.terminal import run, wrap_help, writable
 
 app = typer.Typer(
     name="fedbasis",
@@ -33,7 +33,6 @@ app = typer.Typer(
     [bold]personalize[/bold] them for a folder of images, [bold]predict[/bold] with the result; [bold]report[/bold] on
     runs or [bold]compare[/bold] two of them; [bold]reproduce[/bold] the paper's tables and figures.""",
 )
-out_console = Console(emoji=False)
 
 
 class EngineName(StrEnum):
@@ -55,15 +54,23 @@ def _version(wanted: bool) -> None:
     if wanted:
         from fedbasis import __version__
 
-        out_console.print(__version__)
+        console.print(__version__)
         raise typer.Exit
 
 
 @app.callback()
 def _main(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors, but no progress.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print a line for every client that is trained or personalized.")
+    ] = False,
 ) -> None:
-    pass
+    if quiet and verbose:
+        raise InputError("Output can be quiet or verbose, but both were given; leave one out.")
+    shown.progress, shown.every_client = not quiet, verbose
 
 
 @app.command()
@@ -89,33 +96,32 @@ def demo(
     plans = experiments(seed, fast)
     writable(out)
     _report_fits(report)
-    with Live(out_console) as live:
+    with Live(console) as live:
         listeners = [live.listener(find_method(plan.method_name).about.title) for plan in plans]
         prepared = prepare(plans[0], listeners[0])
         benchmark = prepared.benchmark
         table = benchmark.table
-        out_console.print(
+        say(
             f"Digits-4: {len(table)} images, {len(table.domain_names)} domains ({', '.join(table.domain_names)}), "
-            f"{len(benchmark.participating)} participating and {len(benchmark.new)} new clients (seed {seed}).",
-            highlight=False,
+            f"{len(benchmark.participating)} participating and {len(benchmark.new)} new clients (seed {seed})."
         )
         runs = execute_all(plans, out, listeners)
     rows = [row for run in runs for row in RunData(run).rows]
     title = f"Personalized accuracy (%) of {len(benchmark.new)} new clients"
-    out_console.print(results_table(rows, plans[0].data.sizes, title))
-    out_console.print(LEGEND, highlight=False, markup=False, soft_wrap=True)
+    console.print(results_table(rows, plans[0].data.sizes, title))
+    say(LEGEND)
     _report(runs, report)
     client = export_client(prepared.clients, out / "new-client")
-    out_console.print("Next, with the images of a new client:", highlight=False)
+    say("Next, with the images of a new client:")
     for command in next_commands(runs[-1].folder, client, out, report):
-        out_console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
+        say(f"  {command}")
 
 
 def _report(runs: list[Any], path: Path) -> None:
     from fedbasis.report import write_report
 
     write_report(runs, path)
-    out_console.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
+    say(f"Report: {path}")
 
 
 def _report_fits(path: Path) -> None:
@@ -188,7 +194,7 @@ def train(
     writable(out)
     if report is not None:
         _report_fits(report)
-    with Live(out_console) as live:
+    with Live(console) as live:
         emit = live.listener(find_method(experiment.method_name).about.title)
         if track is not None:
             from fedbasis.experiment.tensorboard import FOLDER, TensorBoardLog
@@ -197,18 +203,19 @@ def train(
         prepared = prepare(experiment, emit)
         run = execute(prepared, out, emit)
     trained = RunData(run)
-    out_console.print(results_table(trained.rows, sizes_of([trained]), results_title(trained.config)))
-    out_console.print(LEGEND, highlight=False, markup=False, soft_wrap=True)
-    out_console.print(f"Run: {run.folder}\nBases: {run.bases}", highlight=False, markup=False, soft_wrap=True)
+    console.print(results_table(trained.rows, sizes_of([trained]), results_title(trained.config)))
+    say(LEGEND)
+    say(f"Run: {run.folder}\nBases: {run.bases}")
     if track is not None:
         follow = f"Follow it with: tensorboard --logdir {run.folder / FOLDER}"
-        out_console.print(follow, highlight=False, markup=False, soft_wrap=True)
+        say(follow)
     if report is not None:
         _report([run], report)
 
 
 app.command()(init)
 app.command()(weights)
+app.command()(cache)
 app.command()(personalize)
 app.command()(predict)
 
@@ -216,13 +223,13 @@ app.command()(predict)
 def _print_keys() -> None:
     from fedbasis.experiment.starter import keys
 
-    shown = None
+    last = None
     for section, key, default, meaning in keys():
-        if section != shown:
-            out_console.print(f"\n[{section}]" if section else "", highlight=False, markup=False)
-            shown = section
-        out_console.print(f"{key} = {default}", highlight=False, markup=False, style="bold", soft_wrap=True)
-        out_console.print(f"    {meaning}", highlight=False, markup=False)
+        if section != last:
+            say(f"\n[{section}]" if section else "")
+            last = section
+        say(f"{key} = {default}", "bold")
+        console.print(f"    {meaning}", highlight=False, markup=False)
 
 
 @app.command()
@@ -235,7 +242,7 @@ def inspect(
     from fedbasis.cli.inspection import describe_folder
 
     for part in describe_folder(path, trust, network):
-        out_console.print(part, highlight=False, markup=False, soft_wrap=not isinstance(part, Table))
+        console.print(part, highlight=False, markup=False, soft_wrap=not isinstance(part, Table))
 
 
 @app.command()
@@ -255,7 +262,7 @@ def report(
         write_files(table_sections(found), files)
     _report(found, out)
     if files is not None:
-        out_console.print(f"Tables: {files / 'tables'}", highlight=False, markup=False, soft_wrap=True)
+        say(f"Tables: {files / 'tables'}")
 
 
 @app.command()
@@ -273,7 +280,7 @@ def compare(
         sys.stdout.write(json.dumps(comparison.as_dict()) + "\n")
         return
     for part in side_by_side(comparison):
-        out_console.print(part, highlight=False, markup=False, soft_wrap=not isinstance(part, Table))
+        console.print(part, highlight=False, markup=False, soft_wrap=not isinstance(part, Table))
 
 
 @app.command()
@@ -299,11 +306,12 @@ def methods(
         table.add_row("a new client gets", method.about.new_client)
         table.add_row("ways to personalize", ", ".join(all_ways(method)))
         table.add_row("evaluated by default", ", ".join(method.ways.default))
-        out_console.print(table)
+        console.print(table)
 
 
 app.command()(reproduce)
 app.add_typer(federation, name="federation")
+wrap_help(app)
 
 
 def main() -> None:

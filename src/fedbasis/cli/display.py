@@ -9,6 +9,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
+from fedbasis.cli.console import say, shown
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import ValueTable
 from fedbasis.report.tables import Grid
@@ -43,7 +44,7 @@ class Live:
         self.progress = Progress(
             TextColumn("[bold]{task.fields[name]:<9}"), TextColumn("{task.description:<24}"), BarColumn(24),
             TextColumn("{task.fields[note]:<34}"), TimeElapsedColumn(), TextColumn("{task.fields[left]}"),
-            console=console, transient=True, disable=not console.is_terminal,
+            console=console, transient=True, disable=not (shown.progress and console.is_terminal),
         )  # fmt: skip
 
     def __enter__(self) -> "Live":
@@ -93,8 +94,8 @@ class _RunDisplay:
         self._clock = _TimeLeft()
 
     def _say(self, line: str) -> None:
-        if not self._live.console.is_terminal:
-            self._live.console.print(f"{self._title:<9} {line}", highlight=False, markup=False, soft_wrap=True)
+        if shown.every_client or (shown.progress and not self._live.console.is_terminal):
+            say(f"{self._title:<9} {line}", to=self._live.console)
 
     def _show(self, description: str, done: float, total: float, note: str) -> None:
         left = self._clock.left(done, total)
@@ -118,12 +119,16 @@ class _RunDisplay:
             case ClientTrained(number, client, clients, loss):
                 note = f"client {client}/{clients}  loss {loss:.3f}"
                 self._show(f"round {number}/{self._rounds}", number - 1 + client / clients, self._rounds, note)
+                if shown.every_client:
+                    self._say(f"round {number:>3}/{self._rounds}  {note}")
             case RoundEnded(record):
                 self._round(record)
             case ClientServed(done, total, record):
                 note = f"{record['client']} {record['how']} {record['size']}"
                 self._show(f"new clients {done}/{total}", done, total, note)
-                if done == total or done % max(1, total // 8) == 0:
+                if shown.every_client:
+                    self._say(f"new clients {done:>4}/{total}  {note}  {record['seconds']:.2f} s")
+                elif done == total or done % max(1, total // 8) == 0:
                     self._say(f"new clients {done:>4}/{total}  {self._clock.left(done, total)}")
 
     def _started(self, event: RunStarted) -> None:
@@ -194,7 +199,7 @@ def print_bad(console: Console, bad: Sequence[tuple[str, str]]) -> None:
     counted = "1 image cannot be read and is" if len(bad) == 1 else f"{len(bad)} images cannot be read and are"
     console.print(f"[yellow]{counted} skipped:[/yellow]")
     for path, reason in bad[:10]:
-        console.print(f"  {path}: {reason}", highlight=False, markup=False, soft_wrap=True)
+        say(f"  {path}: {reason}", to=console)
     if len(bad) > 10:
         console.print(f"  ... and {len(bad) - 10} more")
 

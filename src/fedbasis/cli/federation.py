@@ -1,21 +1,21 @@
 """The commands ``fedbasis federation init``, ``up`` and ``personalize``: a real federation, first on one host."""
 
 import json
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from fedbasis.cli.console import console, say
 from pflbed.errors import InputError
 from pflbed.terminal import writable
 
 if TYPE_CHECKING:
     from fedbasis.flower.project import NodeEntry, Project
 
-console = Console(emoji=False)
 federation = typer.Typer(
     no_args_is_help=True,
     help="Train on nodes that keep their data, with Flower: 'init' writes an app, 'up' runs it on this host.",
@@ -65,8 +65,8 @@ def init(
     hosts = ("localhost", LOOPBACK, *(host or ()))
     modules = own_modules(experiment, Path.cwd())
     create(folder, experiment, example.clients, example.new, example.classes, hosts, modules)
-    _say(f"{folder}: {experiment['method']['name']} for {len(example.clients)} nodes ({', '.join(example.clients)}).")
-    _say(f"Check {folder / 'app'} and {folder / 'nodes.toml'}, then run: fedbasis federation up {folder}")
+    say(f"{folder}: {experiment['method']['name']} for {len(example.clients)} nodes ({', '.join(example.clients)}).")
+    say(f"Check {folder / 'app'} and {folder / 'nodes.toml'}, then run: fedbasis federation up {folder}")
 
 
 @federation.command()
@@ -92,19 +92,19 @@ def up(
     chosen = _entries(project, new=False)[: nodes or None]
     writable(out)
     if all(plan.run(out).done for plan in plans):
-        _say("All runs are done: " + ", ".join(str(plan.run(out).folder) for plan in plans))
+        say("All runs are done: " + ", ".join(str(plan.run(out).folder) for plan in plans))
         return
     with FederationProgress(console, plans, out) as progress, Deployment(project, insecure, port) as deployment:
         deployment.register(chosen)
         for node in chosen:
             deployment.start_node(node)
-        _say(
+        say(
             f"{len(chosen)} SuperNodes and a SuperLink at 127.0.0.1:{deployment.port} "
             f"({'no TLS, no node authentication' if insecure else 'TLS, node authentication'})."
         )
         outcome = deployment.run(out, progress.update)
     for run in outcome["runs"]:
-        _say(f"Run: {run}")
+        say(f"Run: {run}")
 
 
 @federation.command()
@@ -131,7 +131,7 @@ def personalize(
         names = "\n".join(entry.name for entry in chosen)
         results = deployment.run(out, task="personalize", nodes=names)["personalized"]
     if as_json:
-        console.file.write(json.dumps(results) + "\n")
+        sys.stdout.write(json.dumps(results) + "\n")
     else:
         _show(results)
     answers = [(name, answer) for by_node in results.values() for name, answer in by_node.items()]
@@ -164,7 +164,3 @@ def _show(results: dict[str, Any]) -> None:
                 shares = (f"{100 * answer[key]:.1f} %" for key in ("before", "after"))
                 table.add_row(experiment, name, answer["how"], *counts, *shares)
     console.print(table)
-
-
-def _say(text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedbasis.cli.console import console, say, shown
 from pflbed.errors import InputError
 from pflbed.terminal import writable
 
@@ -23,7 +23,6 @@ class ScaleName(StrEnum):
     paper = "paper"
 
 
-console = Console(emoji=False)
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Names or numbers of tables and figures, or all.")]
 Places = Annotated[
     list[str] | None,
@@ -85,9 +84,8 @@ def reproduce(
         for grid in section.tables:
             console.print(grid_table(grid))
         for paragraph in section.text:
-            console.print(f"  {paragraph}", highlight=False, markup=False, soft_wrap=True)
-    written = f"\nReport: {out / 'report.html'}\nTables and figures: {out}"
-    console.print(written, highlight=False, markup=False, soft_wrap=True)
+            say(f"  {paragraph}")
+    say(f"\nReport: {out / 'report.html'}\nTables and figures: {out}")
     if done.failed:
         raise InputError(
             f"All {len(items)} runs must succeed, but {len(done.failed)} did not (see above); "
@@ -151,7 +149,7 @@ class _Progress:
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(30), TextColumn("{task.percentage:>3.0f} %"),
             TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True,
-            disable=not console.is_terminal,
+            disable=not (shown.progress and console.is_terminal),
         )  # fmt: skip
         self._task: TaskID = self._bar.add_task("", total=len(items))
 
@@ -172,10 +170,10 @@ class _Progress:
         """Count a completed run."""
         self._count += 1
         self._moved(number, 1.0)
-        if not console.is_terminal:
+        if shown.progress and not console.is_terminal:
             request = self._items[number].request
             line = f"{self._count}/{len(self._items)}  {request.name} on {request.testbed}, seed {request.seed}"
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            say(line)
 
     def _moved(self, number: int, share: float) -> None:
         self._done[number] = share

@@ -11,13 +11,13 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from fedbasis.cli.console import console, errors, say, shown
 from pflbed.errors import InputError
 from pflbed.terminal import writable
 
 if TYPE_CHECKING:
     from fedbasis.serving.artifact import Card
 
-console = Console(emoji=False)
 Trust = Annotated[
     bool,
     typer.Option("--trust", help="Run the code that the folder names: a network or a method that is not built in."),
@@ -117,7 +117,7 @@ def personalize(
             highlight=False,
             soft_wrap=True,
         )
-    console.print(f"Model: {out}", highlight=False, markup=False, soft_wrap=True)
+    say(f"Model: {out}")
 
 
 def predict(
@@ -153,8 +153,8 @@ def predict(
     writer = csv.writer(sys.stdout)
     if as_csv:
         writer.writerow(["image", "class", "probability", *(["true"] if labelled else [])])
-    errors = Console(stderr=True, emoji=False)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal or len(paths) <= batch) as progress:
+    silent = not (shown.progress and errors.is_terminal) or len(paths) <= batch
+    with Progress(console=errors, transient=True, disable=silent) as progress:
         task = progress.add_task("predicting", total=len(paths))
         for part in read_batches(predictor.card, paths, batch):
             bad += part.bad
@@ -172,8 +172,7 @@ def predict(
                 elif as_csv:
                     writer.writerow([str(path), classes[index], f"{row[index]:.6g}", *([name] if labelled else [])])
                 else:
-                    text = f"{path}  {classes[index]}  {row[index]:.3f}"
-                    console.print(text, highlight=False, markup=False, soft_wrap=True)
+                    say(f"{path}  {classes[index]}  {row[index]:.3f}")
             sys.stdout.flush()
             progress.advance(task, len(part.paths) + len(part.bad))
     if bad:
@@ -192,7 +191,7 @@ def _print_accuracy(to: Console, true: list[int], guessed: list[int], card: "Car
 
     labels, predictions = np.array(true), np.array(guessed)
     right = int((labels == predictions).sum())
-    to.print(f"{right} of {len(true)} right ({100 * right / len(true):.1f} %)", highlight=False)
+    say(f"{right} of {len(true)} right ({100 * right / len(true):.1f} %)", to=to)
     counts = card.provenance.get("label_counts")
     if not isinstance(counts, list) or len(counts) != len(card.classes):
         return
@@ -201,9 +200,8 @@ def _print_accuracy(to: Console, true: list[int], guessed: list[int], card: "Car
     weights = share[labels] / np.maximum(present, 1)[labels]
     if weights.sum() > 0:
         score = weighted_accuracy(predictions, labels, weights)
-        to.print(
+        say(
             f"Personalized accuracy: {100 * score:.1f} % (every class counts as often as this client has it, as in the "
             "tables of 'train' and 'report')",
-            highlight=False,
-            soft_wrap=True,
+            to=to,
         )

@@ -1,16 +1,22 @@
-"""The commands ``fedbasis init`` and ``weights``: what a first experiment on one's own data needs."""
+"""The commands ``fedbasis init``, ``weights`` and ``cache``: what an experiment on one's own data needs."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from fedbasis.cli.console import console, say
 from pflbed.errors import InputError
 from pflbed.terminal import writable
 
-console = Console(emoji=False)
+
+class CacheAction(StrEnum):
+    """What to do with the cache."""
+
+    show = "show"
+    clear = "clear"
 
 
 def init(
@@ -25,8 +31,8 @@ def init(
     writable(out.parent)
     found = look_into(data)
     out.write_text(starter(data.absolute(), found), encoding="utf-8")
-    console.print(f"{data}: {found.text}.", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"Read {out}, then: fedbasis train {out}", highlight=False, markup=False, soft_wrap=True)
+    say(f"{data}: {found.text}.")
+    say(f"Read {out}, then: fedbasis train {out}")
 
 
 def weights() -> None:
@@ -43,4 +49,26 @@ def weights() -> None:
             table.add_row(name.replace("_", " "), str(getattr(card, name)))
         console.print(table)
     for network, source in ELSEWHERE:
-        console.print(f"{network}: {source}; then --weights FILE.", highlight=False, markup=False, soft_wrap=True)
+        say(f"{network}: {source}; then --weights FILE.")
+
+
+def cache(
+    action: Annotated[
+        CacheAction, typer.Argument(help="show: list what is there. clear: remove all of it.")
+    ] = CacheAction.show,
+) -> None:
+    """Show or clear the decoded images that are kept so that they are decoded once.
+
+    The cache is fedbasis in your cache folder, or the folder that the variable FEDBASIS_CACHE names.
+    """
+    from pflbed.cache import cache_dir, cached_files, clear_cache
+
+    if action is CacheAction.clear:
+        count, size = clear_cache()
+        say(f"{cache_dir()}: removed {count} files, {size / 1e6:.1f} MB.")
+        return
+    files = cached_files()
+    for path, size in files:
+        say(f"{size / 1e6:>10.1f} MB  {path.relative_to(cache_dir())}")
+    total = sum(size for _, size in files) / 1e6
+    say(f"{cache_dir()}: {len(files)} files, {total:.1f} MB; 'fedbasis cache clear' removes them.")

@@ -38,7 +38,7 @@ name = "fedbasis-federation"
 version = "1.0.0"
 description = "A federation that trains with FedBasis"
 license = { file = "LICENSE" }
-dependencies = ["flwr>=1.41,<2", "fedbasis[flower]"]
+dependencies = ["flwr>=1.41,<2"] # and fedbasis, which is installed on every node from its repository
 
 [tool.flwr.app]
 publisher = "fedbasis"

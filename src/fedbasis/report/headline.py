@@ -64,16 +64,21 @@ def _sentence(rows: Sequence[Ranked], size: str, served: str) -> Sentence:
         return Sentence("No significant difference", where + span + _own(rows, [first, others[-1]]))
     rival = next((row for row in others if row.group.method != first.group.method), others[0])
     best = ", the best other method" if rival is not others[0] else ""
-    ahead = f", {100 * (first.mean - rival.mean):.1f} points ahead of {_scored(rival)}{best}."
+    ahead = f", {100 * (first.mean - rival.mean):.1f} points ahead of {_scored(rival)}{best}"
     strong = f"{first.title} leads with {_percent(first.mean)}"
     if not alike:
         worse = " All other rows are significantly worse." if len(others) > 1 else " The difference is significant."
-        return Sentence(strong, where + ahead + worse + _own(rows, [first, rival]))
+        return Sentence(strong, f"{where}{ahead}." + worse + _own(rows, [first, rival]))
+    close, rest = rival.mark == TIED, [row for row in alike if row is not rival]
     if len(alike) > NAMED:
-        few = f" {len(alike)} of the {len(others)} other rows are not significantly worse."
+        few = f". {len(alike)} of the {len(others)} other rows are not significantly worse."
         return Sentence(strong, where + ahead + few + _own(rows, [first, rival]))
-    listed = ", ".join(_scored(row) for row in alike)
-    return Sentence(strong, f"{where}{ahead} Not significantly worse: {listed}." + _own(rows, [first, rival, *alike]))
+    listed = ", ".join(_scored(row) for row in rest)
+    if close:
+        said = ", which is not significantly worse" + (f"; nor is {listed}." if rest else ".")
+    else:
+        said = f". Not significantly worse: {listed}."
+    return Sentence(strong, where + ahead + said + _own(rows, [first, rival, *alike]))
 
 
 def _own_row(rows: Sequence[Ranked]) -> Ranked | None:

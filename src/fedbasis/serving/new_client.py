@@ -184,7 +184,7 @@ def serve(
         images=len(train),
         held_out=int(held.sum()),
         before=before,
-        after=result.validation[fitted.epoch - 1],
+        after=max(result.validation) if keep == "best" else result.validation[-1],
         tables=method.insight.learned(fitted.learned),
         losses=result.losses,
         label_counts=torch.bincount(data.labels, minlength=len(card.classes)).tolist(),

@@ -35,7 +35,7 @@ def export(
     called with (rows done, rows in all). ``out`` must not exist or be empty. The images are never changed.
     """
     if to not in EXPORTS:
-        raise InputError(f"an export must have a known kind, got {to!r}{did_you_mean(to, list(EXPORTS))}; choose one")
+        raise InputError(f"An export must have a known kind, got {to!r}{did_you_mean(to, list(EXPORTS))}; choose one")
 
     def report(done: int, total: int) -> None:
         if progress is not None:
@@ -47,7 +47,7 @@ def export(
 
             return write_blank(benchmark, folder, Path(out), report)
         if dataset is None:
-            raise InputError(f"an export to {to} needs the images, got none; give the dataset they come from")
+            raise InputError(f"An export to {to} needs the images, got none; give the dataset they come from")
         if to == "folders":
             from pflbed.export.folders import write_folders
 
@@ -88,4 +88,4 @@ def _require_free(place: Path, out: Path) -> None:
             raise
         free = False
     if not free:
-        raise InputError(f"an export needs a new or empty folder, but {out} exists already; name another or remove it")
+        raise InputError(f"An export needs a new or empty folder, but {out} exists already; name another or remove it")
