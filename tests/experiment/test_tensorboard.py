@@ -92,7 +92,7 @@ def test_what_was_done_before_tracking_began_is_there(
 
 def test_without_tensorboard_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(InputError, match=r"pip install fedbasis\[tensorboard\]"):
+    with pytest.raises(InputError, match=r"pip install .*\[tensorboard\]"):
         TensorBoardLog()
 
 

@@ -252,7 +252,7 @@ def test_faults_are_refused_by_name_and_the_rest_goes_on(
         lines = read_lines(run.metrics)
         assert [line["round"] for line in lines] == [1, 2, 3]
         assert lines[0]["refused"] == ([second, third] if plan.name in FAULTS else [third]), plan.name
-        assert "it claims 10737418240 at once" in lines[0]["reasons"][third]
+        assert "10737418240" in lines[0]["reasons"][third]
         assert (lines[1]["refused"], lines[1].get("absent")) == ([], None)
         assert (lines[2]["refused"], lines[2]["absent"]) == ([], [second, third])
         assert same(artifact.load(run.bases, "bases")[1], federation.serial(plan, run)), plan.name
