@@ -12,6 +12,7 @@ from fedbasis.experiment.config import parse
 from fedbasis.experiment.tensorboard import FOLDER, TensorBoardLog, scalars
 from fedbasis.training.events import ClientTrained, Event, to_all
 from fedbasis.training.runs import read_lines
+from helpers.cli_running import CONFIG, succeed
 from pflbed.errors import InputError
 
 
@@ -91,5 +92,17 @@ def test_what_was_done_before_tracking_began_is_there(
 
 def test_without_tensorboard_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(InputError, match=r"pip install fedbasis\[tensorboard\]"):
+    with pytest.raises(InputError, match=r"pip install .*\[tensorboard\]"):
         TensorBoardLog()
+
+
+def test_the_command_shows_its_workers_and_tracks(
+    dataset: Path, tmp_path: Path, logs: dict[str, list[tuple[str, float, int]]]
+) -> None:
+    text = CONFIG.format(data=dataset).replace("rounds = 3", "rounds = 2")
+    (tmp_path / "my.toml").write_text(text, encoding="utf-8")
+    said = succeed("train", tmp_path / "my.toml", "--out", tmp_path / "runs", "--track", "tensorboard")
+    assert "works with 1 process" in said
+    assert "round   2/2" in said
+    (run,) = (tmp_path / "runs").iterdir()
+    assert {step for _, _, step in logs[str(run / FOLDER)]} == {1, 2}

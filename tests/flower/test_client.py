@@ -58,8 +58,8 @@ class TestNode:
     @pytest.mark.parametrize(
         ("words", "reason"),
         [
-            ({"client": "b"}, "This node is a, but it was asked as b"),
-            ({"digest": "0"}, "changed on its way"),
+            ({"client": "b"}, "This node is a, but the request is for b"),
+            ({"digest": "0"}, "changed on the way"),
             ({"experiment": "other"}, "no experiment other"),
             ({"version": 5}, "cannot follow version 5"),
         ],

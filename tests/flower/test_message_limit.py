@@ -20,5 +20,5 @@ def test_a_message_that_would_grow_to_ten_gigabytes_is_not_put_together(monkeypa
     monkeypatch.setattr(Array, "slice_array", lambda array: [(piece.object_id, piece)] * 10240)
     pieces = {key: part.deflate() for key, part in get_all_nested_objects(content).items()}
     assert sum(map(len, pieces.values())) < 2**21
-    with limited(2**24), pytest.raises(InputError, match="at most 16777216 bytes, but it claims 10737418240"):
+    with limited(2**24), pytest.raises(InputError, match="at most 16777216 bytes, but one array has 10737418240"):
         inflate_object_from_contents(content.object_id, pieces)

@@ -42,9 +42,9 @@ class TestProject:
             (["init", "{here}"], "must not exist yet"),
             (["init", "{here}/x", "--method", "fedfoo"], "There is no method 'fedfoo'"),
             (["init", "{here}/x", "--data", "{here}/nothing"], "must be digits4 or a folder"),
-            (["up", "{here}"], "it does not; 'fedbasis federation init' writes one"),
-            (["personalize", "{project}", "--node", "z"], "'z' does not; there are a, b"),
-            (["personalize", "{project}"], "must name a node that is new"),
+            (["up", "{here}"], "it does not; 'fedbasis federation init' writes them"),
+            (["personalize", "{project}", "--node", "z"], "'z' is not; there are a, b"),
+            (["personalize", "{project}"], "must have a new node, but it has none"),
         ],
     )
     def test_mistakes_get_a_sentence(

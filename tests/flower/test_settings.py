@@ -21,11 +21,11 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("text", "reason"),
         [
-            ('clients = ["a"]', "'classes': field required"),
-            ('clients = ["a", "a"]\nclasses = ["x", "y"]', "'a' stands there twice"),
+            ('clients = ["a"]', "'classes' is missing"),
+            ('clients = ["a", "a"]\nclasses = ["x", "y"]', "'a' is there twice"),
             ('clients = ["a"]\nclasses = ["x", "y"]\ndownload = "int8"', "'download'"),
             ('clients = ["a"]\nclasses = ["x", "y"]\nminimum = 0.0', "'minimum'"),
-            ("clients = ", "must be a TOML file"),
+            ("clients = ", "must be TOML, but it is not"),
         ],
     )
     def test_wrong_terms_get_a_sentence(self, text: str, reason: str, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def init(
 ) -> None:
     """Write a Flower app for a method and a model, with keys and certificates for this host."""
     from fedbasis.flower.example import nodes_of, short_experiment
-    from fedbasis.flower.project import LOOPBACK, create, experiment_of
+    from fedbasis.flower.project import LOOPBACK, create, experiment_of, own_modules
 
     if folder.exists():
         raise InputError(f"The folder {folder} must not exist yet, but it does; choose another name or remove it.")
@@ -63,7 +63,8 @@ def init(
     experiment = experiment_of(config) if config is not None else short_experiment(method, model, nodes)
     example = nodes_of(data, nodes, folder)
     hosts = ("localhost", LOOPBACK, *(host or ()))
-    create(folder, experiment, example.clients, example.new, example.classes, hosts)
+    modules = own_modules(experiment, Path.cwd())
+    create(folder, experiment, example.clients, example.new, example.classes, hosts, modules)
     say(f"{folder}: {experiment['method']['name']} for {len(example.clients)} nodes ({', '.join(example.clients)}).")
     say(f"Check {folder / 'app'} and {folder / 'nodes.toml'}, then run: fedbasis federation up {folder}")
 

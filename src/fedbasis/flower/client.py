@@ -22,12 +22,14 @@ from fedbasis.flower.expected import read_block
 from fedbasis.flower.node import Node
 from fedbasis.flower.payload import Payload, as_float32, from_record, pack_state, to_record
 from fedbasis.flower.settings import FederatedRun, read_plans
+from fedbasis.methods import name_of
 from fedbasis.methods.base import Context
 from fedbasis.networks.train import Examples
 from fedbasis.serving import artifact
 from fedbasis.serving.new_client import serve, write_model
 from fedbasis.tensors.params import State
 from pflbed.errors import InputError
+from pflbed.images import Resolution
 
 ECHO = ("experiment", "run", "client", "round", "digest")
 Handler = Callable[[Node, FederatedRun, Payload], Payload]
@@ -107,7 +109,7 @@ def update(node: Node, plan: FederatedRun, payload: Payload) -> Payload:
     if not 0 <= checkpoint <= round or not 0 <= version <= round:
         raise InputError(f"Round {round} cannot follow version {version} and checkpoint {checkpoint}.")
     states = node.states(payload.word("run"), version, checkpoint)
-    images = _images(node, plan.federation.classes, plan.experiment.data.resolution)
+    images = _images(node, plan)
     context = Context(payload.number("seed"), node.name, method.task.network.workspace(), round)
     sent, after = method.client_update(_received(payload), states.read(node.name, version), images, context)
     states.write(node.name, round, after)
@@ -118,21 +120,27 @@ def fit(node: Node, plan: FederatedRun, payload: Payload) -> Payload:
     """Personalize a model on this node's images; the model stays here, accuracies and image counts are returned."""
     torch.set_num_threads(plan.experiment.machine.threads)
     card = artifact.Card.model_validate_json(payload.word("card"))
-    if list(card.classes) != list(plan.federation.classes) or card.method != plan.experiment.method_name:
+    method = plan.method()
+    if list(card.classes) != list(plan.federation.classes) or card.method != name_of(type(method)):
         raise InputError("The bases that the server sent are not of this federation's classes and method.")
     out = node.place(payload.word("run")) / "model"
     adaptation = plan.experiment.personalize.adaptation()
-    images = _images(node, plan.federation.classes, plan.experiment.data.resolution)
-    served = serve(plan.method(), card, _received(payload), images, None, adaptation, payload.number("seed"))
+    images = _images(node, plan)
+    served = serve(method, card, _received(payload), images, None, adaptation, payload.number("seed"))
     write_model(served, out, overwrite=True)
     numbers = {key: float(getattr(served, key)) for key in ("before", "after", "images", "held_out")}
     return Payload({"how": served.way}, numbers)
 
 
 @functools.lru_cache(maxsize=2)
-def _images(node: Node, classes: tuple[str, ...], resolution: int) -> Examples:
+def _decoded(node: Node, classes: tuple[str, ...], resolution: Resolution, channels: int) -> Examples:
     """Read a node's images once for all requests of a message."""
-    return node.images(classes, resolution)
+    return node.images(classes, resolution, channels)
+
+
+def _images(node: Node, plan: FederatedRun) -> Examples:
+    data = plan.experiment.data
+    return _decoded(node, plan.federation.classes, data.resolution, data.channels)
 
 
 def _received(payload: Payload) -> State:

@@ -19,6 +19,7 @@ from fedbasis.networks.train import Examples, examples_of
 from pflbed.cache import decode
 from pflbed.errors import InputError
 from pflbed.folders import scan_client
+from pflbed.images import Resolution
 from pflbed.manifest import CARD
 
 
@@ -46,23 +47,23 @@ class Node:
             raise InputError(f"The data of node {node.name} must be a folder, but it is not; see its configuration.")
         return node
 
-    def images(self, classes: Sequence[str], resolution: int) -> Examples:
+    def images(self, classes: Sequence[str], resolution: Resolution, channels: int = 3) -> Examples:
         """Return the node's images; they are decoded once and cached."""
         if (self.data / CARD).is_file():
-            return self._benchmark_images(classes, resolution)
+            return self._benchmark_images(classes, resolution, channels)
         table = scan_client(self.data)
         if unknown := [name for name in table.class_names if name not in classes]:
             raise InputError(
                 f"Every class folder of node {self.name} must be a class of the federation, but '{unknown[0]}' is not."
             )
         os.environ.setdefault("FEDBASIS_CACHE", str(self.state / "cache"))
-        decoded = decode(self.data, table, resolution)
+        decoded = decode(self.data, table, resolution, channels=channels)
         known = np.array([classes.index(name) for name in decoded.table.class_names])
         labels = torch.from_numpy(known[decoded.table.labels])
         return Examples(torch.from_numpy(np.array(decoded.images)), labels)
 
-    def _benchmark_images(self, classes: Sequence[str], resolution: int) -> Examples:
-        clients = pflbed.load(self.data, resolution=resolution)
+    def _benchmark_images(self, classes: Sequence[str], resolution: Resolution, channels: int) -> Examples:
+        clients = pflbed.load(self.data, resolution=resolution, channels=channels)
         if self.name not in clients or list(clients.benchmark.table.class_names) != list(classes):
             raise InputError(
                 f"The benchmark of node {self.name} must have a client of this name and the federation's classes, "

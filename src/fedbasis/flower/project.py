@@ -5,8 +5,11 @@ their data are; with many hosts, every host has its own. ``keys/`` is neither in
 """
 
 import json
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +100,9 @@ class Project:
 
     def plans(self) -> list[FederatedRun]:
         """Read the experiments."""
+        app = str(self.app.absolute())
+        if app not in sys.path:
+            sys.path.append(app)  # as Flower does: an experiment may name a module that lies there
         return read_plans(self.app)
 
     def nodes(self) -> list[NodeEntry]:
@@ -125,6 +131,7 @@ def create(
     new: Mapping[str, str],
     classes: Sequence[str],
     hosts: Sequence[str] = ("localhost", LOOPBACK),
+    modules: Sequence[Path] = (),
 ) -> Project:
     """Write a federation's folder.
 
@@ -135,10 +142,11 @@ def create(
         new: The data folder of every new node, by its name.
         classes: The names of the classes.
         hosts: Names and addresses of the server, for its certificate.
+        modules: Python files and packages of the user that Flower must carry to the nodes.
     """
     project = Project(folder)
     Federation(clients=tuple(clients), classes=tuple(classes))
-    parse(experiment)
+    slug = parse(experiment).slug
     (project.app / EXPERIMENTS).mkdir(parents=True)
     project.keys.mkdir(mode=0o700)
     texts = {
@@ -148,7 +156,7 @@ def create(
         "app/fedbasis_app.py": APP,
         "app/LICENSE": LICENSE,
         f"app/{FEDERATION}": terms(list(clients), list(classes)),
-        f"app/{EXPERIMENTS}/{experiment['method']['name']}.toml": toml(experiment),
+        f"app/{EXPERIMENTS}/{slug}.toml": toml(experiment),
         "nodes.toml": "# The nodes that 'up' starts on this host. A node's data are a folder <class>/<image>, or a\n"
         "# benchmark of 'pflbed build' that has a client of this name.\n",
     }
@@ -159,6 +167,11 @@ def create(
     keys.make_certificates(project.keys, hosts)
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
+    for module in modules:
+        if module.is_dir():
+            shutil.copytree(module, project.app / module.name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(module, project.app / module.name)
     return project
 
 
@@ -190,9 +203,26 @@ def _value(value: Any) -> str:
 
 
 def experiment_of(path: Path) -> dict[str, Any]:
-    """Read an experiment for an app; of its data settings only the resolution is used, because nodes have the data."""
+    """Read an experiment for an app; of its data settings only the shape of images is used: nodes have the data."""
     whole = read(path).as_dict()
     if whole["model"]["weights"] is not None:
         given = whole["model"]["weights"]
         whole["model"]["weights"] = given if given in SHIPPED else str(Path(given).absolute())
-    return {**whole, "data": {"resolution": whole["data"]["resolution"]}}
+    return {**whole, "data": {key: whole["data"][key] for key in ("resolution", "channels")}}
+
+
+def own_modules(experiment: Mapping[str, Any], below: Path) -> list[Path]:
+    """Find the files or packages below a folder that hold the network or the method of an experiment.
+
+    What is installed elsewhere must be installed on the nodes as well.
+    """
+    found: list[Path] = []
+    for section in ("model", "method"):
+        module, colon, _ = str(experiment.get(section, {}).get("name", "")).partition(":")
+        spec = find_spec(module.partition(".")[0]) if colon else None
+        if spec is not None and spec.origin is not None:
+            file = Path(spec.origin).resolve()
+            place = file.parent if spec.submodule_search_locations else file
+            if place.is_relative_to(below.resolve()) and place not in found:
+                found.append(place)
+    return found
