@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedbasis.report.colors import OWN, Style
+from fedbasis.report.colors import OWN, MethodStyle
 from fedbasis.report.groups import Group, compared
 from fedbasis.report.headline import Sentence, sentences
 from fedbasis.report.ranking import APART, LEAD, TIED, Ranked, ranked
@@ -52,7 +52,7 @@ class DotPanel:
 
 
 @dataclass(frozen=True)
-class Answer:
+class AnswerChart:
     """One data set: its sentences and a panel per size."""
 
     title: str
@@ -64,7 +64,7 @@ class Answer:
     """Whether the ties are too many to tag each of them."""
 
 
-def answer(testbed: Testbed, styles: Mapping[str, Style]) -> Answer:
+def answer(testbed: Testbed, styles: Mapping[str, MethodStyle]) -> AnswerChart:
     """Lay out the chart of one data set; all its panels have one scale."""
     groups, same = testbed.groups, compared(testbed.groups)
     sizes = sizes_of([run for group in groups for run in group.scored])
@@ -97,7 +97,7 @@ def answer(testbed: Testbed, styles: Mapping[str, Style]) -> Answer:
         for size, mine in shown.items()
     ]  # fmt: skip
     dots = [dot for panel in panels for dot in panel.dots]
-    return Answer(
+    return AnswerChart(
         testbed.title, sentences(testbed), panels, any(dot.low is not None for dot in dots),
         any(dot.mark == TIED for dot in dots), any(len(_tied(panel)) > TAGGED for panel in panels),
     )  # fmt: skip

@@ -24,7 +24,7 @@ FAINTEST = 0.5
 
 
 @dataclass(frozen=True)
-class Style:
+class MethodStyle:
     """How the curves and dots of a method are drawn."""
 
     color: str
@@ -33,7 +33,7 @@ class Style:
 
 
 @dataclass(frozen=True)
-class Key:
+class LegendEntry:
     """An entry of a legend: a line, with a marker or not, a marker alone, or an upright line."""
 
     name: str
@@ -46,7 +46,7 @@ class Key:
     """``line``, ``dot`` or ``upright``."""
 
 
-def method_styles(groups: Sequence[Group]) -> dict[str, Style]:
+def method_styles(groups: Sequence[Group]) -> dict[str, MethodStyle]:
     """Return the style of every group by its anchor; groups of one method share their colour."""
     others = list(dict.fromkeys(group.method for group in groups if group.method != OWN))
     used = Counter[str]()
@@ -55,7 +55,7 @@ def method_styles(groups: Sequence[Group]) -> dict[str, Style]:
         place = None if group.method == OWN else others.index(group.method) % len(OTHERS)
         color, first = (OWN_COLOR, 0) if place is None else (OTHERS[place], int(place >= SOLID))
         dash = DASHES[(first + used[color]) % len(DASHES)]
-        styles[group.anchor] = Style(color, dash, MARKERS[number % len(MARKERS)])
+        styles[group.anchor] = MethodStyle(color, dash, MARKERS[number % len(MARKERS)])
         used[color] += 1
     return styles
 

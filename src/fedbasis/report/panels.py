@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from fedbasis.report import figures
-from fedbasis.report.colors import DASHES, Key, method_styles, shades
+from fedbasis.report.colors import DASHES, LegendEntry, method_styles, shades
 from fedbasis.report.figures import Line
 from fedbasis.report.groups import ClientScores, Group
 from fedbasis.report.runs import RunData, domain_of, domains_of, number, numbers, sizes_of, validation_curve
@@ -31,7 +31,7 @@ class Panel:
 
     title: str
     figures: Sequence[Markup]
-    legend: Sequence[Key] = ()
+    legend: Sequence[LegendEntry] = ()
     note: str = ""
 
     @property
@@ -81,8 +81,8 @@ def accuracies(groups: Sequence[Group], title: str, sheet: Sheet) -> Panel | Non
     return Panel(title, drawn, [] if crowded else _domain_keys(styles), note)
 
 
-def _domain_keys(styles: Mapping[str, tuple[str, str]]) -> list[Key]:
-    return [Key(name, color, marker=marker, kind="dot") for name, (color, marker) in styles.items()]
+def _domain_keys(styles: Mapping[str, tuple[str, str]]) -> list[LegendEntry]:
+    return [LegendEntry(name, color, marker=marker, kind="dot") for name, (color, marker) in styles.items()]
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,9 @@ def adaptation(groups: Sequence[Group], size: str, sheet: Sheet) -> Panel | None
         ticks = _ticks(way.epochs, way.before is not None)
         figure = figures.curves(lines, "epoch", "validation accuracy (%)", limits, way.title, ticks=ticks)
         drawn.append(sheet(figure, f"{way.title}: mean validation accuracy along the adaptation epochs, size {size}"))
-    return Panel("", drawn, [Key(f"rate {rate:g}", dash=dash[rate], opacity=shade[rate]) for rate in every], note)
+    return Panel(
+        "", drawn, [LegendEntry(f"rate {rate:g}", dash=dash[rate], opacity=shade[rate]) for rate in every], note
+    )
 
 
 def _ticks(epochs: Sequence[int], before: bool) -> dict[float, str]:
@@ -164,8 +166,10 @@ def accuracy_before(group: Group, records: Sequence[Mapping[str, Any]], size: st
 
     It is what the records say, or else the way ``none`` of the same runs; nothing where neither has it.
     """
+    if not records:
+        return None
     said = numbers(records, "before")
-    if said and len(said) == len(records):
+    if len(said) == len(records):
         return 100 * fmean(said)
     common = [r for run in group.scored for r in run.records if (r["how"], r["size"]) == ("none", size)]
     known = {r["client"]: number(r["validation"][-1]) for r in common if r["validation"]}
@@ -190,7 +194,7 @@ def learned(groups: Sequence[Group], size: str, sheet: Sheet) -> list[Panel]:
                     clients = sorted(values, key=lambda client: (order.index(domain_of(client)), client))
                     figure = figures.heat({client: values[client] for client in clients}, name, table.columns, color)
                     drawn.append(sheet(figure, f"{title}, {name}"))
-                panels.append(Panel(title, drawn, [Key("", color, kind="shades")]))
+                panels.append(Panel(title, drawn, [LegendEntry("", color, kind="shades")]))
     return panels
 
 

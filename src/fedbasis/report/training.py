@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedbasis.report import figures
-from fedbasis.report.colors import DASHES, OWN, Key, Style, method_styles, shades
+from fedbasis.report.colors import DASHES, OWN, LegendEntry, MethodStyle, method_styles, shades
 from fedbasis.report.figures import Line
 from fedbasis.report.groups import Group
 from fedbasis.report.panels import Panel, seed_of
@@ -37,7 +37,9 @@ def training(groups: Sequence[Group], sheet: Sheet) -> list[Panel]:
             shown = ", ".join(group.name for group in part)
             drawn.append(sheet(figure, f"{name.capitalize()} along the rounds: {shown}"))
         legend = [
-            Key(group.name, style.color, style.dash, style.marker) for group in part for style in [styles[group.anchor]]
+            LegendEntry(group.name, style.color, style.dash, style.marker)
+            for group in part
+            for style in [styles[group.anchor]]
         ]
         legend += _ends([run for group in part for run in group.runs])
         panels.append(Panel("", drawn, legend))
@@ -78,12 +80,12 @@ def charts(groups: Sequence[Group], sheet: Sheet) -> list[Panel]:
     return [panel for panel in found if panel]
 
 
-def _ends(runs: Sequence[RunData]) -> list[Key]:
+def _ends(runs: Sequence[RunData]) -> list[LegendEntry]:
     phases = dict.fromkeys(phase for run in runs for _, phase in run.phase_ends)
-    return [Key(f"end of the {phase}", kind="upright") for phase in phases]
+    return [LegendEntry(f"end of the {phase}", kind="upright") for phase in phases]
 
 
-def _line(group: Group, style: Style, key: str) -> Line:
+def _line(group: Group, style: MethodStyle, key: str) -> Line:
     """Average a curve over the seeds; a band holds them all."""
     runs = [run for run in group.runs if run.lines]
     start, ends = min(int(run.lines[0]["round"]) for run in runs), runs[0].phase_ends
@@ -135,8 +137,8 @@ def _charts(name: str, run: RunData, color: str, sheet: Sheet) -> Panel | None:
             drawn.append(sheet(figure, f"{name}: {title} along the rounds"))
     if not drawn:
         return None
-    legend = [Key("whole network, or mean of its blocks", color, width=3.0)]
-    legend += [Key(block, dash=dash[block], width=1.5, opacity=shade[block]) for block in blocks]
+    legend = [LegendEntry("whole network, or mean of its blocks", color, width=3.0)]
+    legend += [LegendEntry(block, dash=dash[block], width=1.5, opacity=shade[block]) for block in blocks]
     return Panel(name, drawn, legend + _ends([run]))
 
 
