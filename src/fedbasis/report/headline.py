@@ -75,7 +75,9 @@ def _sentence(rows: Sequence[Ranked], size: str, served: str) -> Sentence:
         return Sentence(strong, where + ahead + few + _own(rows, [first, rival]))
     listed = ", ".join(_scored(row) for row in rest)
     if close:
-        said = ", which is not significantly worse" + (f"; nor is {listed}." if rest else ".")
+        said = ", which is not significantly worse" + (
+            f"; nor {'are' if len(rest) > 1 else 'is'} {listed}." if rest else "."
+        )
     else:
         said = f". Not significantly worse: {listed}."
     return Sentence(strong, where + ahead + said + _own(rows, [first, rival, *alike]))
