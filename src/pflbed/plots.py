@@ -131,7 +131,7 @@ def _panel(benchmark: Benchmark, axes: "Axes", title: str, names: tuple[str, ...
         color, marker = _look(number)
         area = _area(counts[columns, classes], most)
         axes.scatter(columns + 1, classes, s=area, color=color, marker=marker, alpha=0.8, linewidths=0)
-    axes.set_xlim(0, len(drawn) + 1)
+    axes.set_xlim(0.4, len(drawn) + 0.6)
     axes.set_ylim(len(table.class_names) - 0.4, -0.6)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.spines[["top", "right"]].set_visible(False)
