@@ -78,7 +78,7 @@ def say(text: object, stderr: bool = False) -> None:
     if isinstance(text, str):
         console.print(one_line(text), markup=False, soft_wrap=True)
     else:
-        console.print(text)
+        console.print(text, soft_wrap=isinstance(text, Text))
 
 
 def note(text: str) -> None:
