@@ -62,6 +62,7 @@ def test_all_networks_take_any_channels_and_sides(name: str, channels: int, reso
     first = next(layer for layer in module.modules() if isinstance(layer, nn.Conv2d))
     assert first.in_channels == channels
     classifier = module.get_submodule(classifier_of(module))
+    assert isinstance(classifier, nn.Linear)
     seen: list[torch.Size] = []
     classifier.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape))
     module(torch.zeros(2, channels, height, width))
@@ -124,7 +125,7 @@ class TestModule:
 
     def test_training_starts_from_its_own_weights(self, recipe: Recipe) -> None:
         module = self.given()
-        module[1].running_mean.fill_(0.5)  # type: ignore[index, union-attr, operator]
+        module[1].running_mean.fill_(0.5)  # type: ignore[index]
         network = Network.of(module, 3, (12, 12, 3))
         task = Task(network, recipe, 2, weights=network.given_weights())
         wanted = {name: t for name, t in module.state_dict().items() if t.is_floating_point()}
@@ -137,8 +138,8 @@ class TestModule:
         module = self.given()
         network = Network.of(module, 3, (12, 12, 3))
         one, same, other = network.build(1), network.build(1), network.build(2)
-        assert torch.equal(one[0].weight, same[0].weight)  # type: ignore[index, arg-type]
-        assert not torch.equal(one[0].weight, other[0].weight)  # type: ignore[index, arg-type]
+        assert torch.equal(one[0].weight, same[0].weight)  # type: ignore[index]
+        assert not torch.equal(one[0].weight, other[0].weight)  # type: ignore[index]
         for name in ("0.weight", "3.weight", "3.bias"):
             assert not torch.equal(one.state_dict()[name], module.state_dict()[name])
 
