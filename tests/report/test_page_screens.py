@@ -8,10 +8,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from page_runs import write_run
 
 from fedbasis.report import write_report
 from fedbasis.report.svg import NAMESPACE
+from page_runs import write_run
 
 try:  # the driver of the browser is moving into helpers
     driver: Any = importlib.import_module("helpers.browser")
