@@ -10,6 +10,7 @@ import argparse
 import multiprocessing
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ from fedbasis.experiment.demo import experiments
 from fedbasis.experiment.jobs import execute_all
 from fedbasis.methods.base import Adaptation
 from fedbasis.serving import artifact
-from fedbasis.serving.evaluation import EvaluationPlan, ResultRow, evaluate, summarize
+from fedbasis.serving.evaluation import ResultRow, evaluate, summarize
 from fedbasis.serving.personalize import label
 from fedbasis.training.runs import append_line, read_lines, rewrite_lines
 
@@ -41,9 +42,7 @@ def score(job: tuple[dict[str, object], Path]) -> list[ResultRow]:
     done = read_lines(path)
     rewrite_lines(path, done)
     _, server = artifact.load(run.bases, "bases")
-    plan = EvaluationPlan(
-        experiment.ways, tuple(experiment.data.sizes), RATES, Adaptation(), ("none", *prepared.method.rate_free)
-    )
+    plan = replace(prepared.plan, rates=RATES, adaptation=Adaptation())
     records = evaluate(
         InProcess(prepared.method),
         server,
@@ -53,7 +52,7 @@ def score(job: tuple[dict[str, object], Path]) -> list[ResultRow]:
         done,
         lambda record: append_line(path, record),
     )
-    return summarize(experiment.method_name, records, prepared.new)
+    return summarize(type(prepared.method), records, prepared.new)
 
 
 def main() -> None:
@@ -65,7 +64,7 @@ def main() -> None:
     for seed in range(arguments.seeds):
         plans = experiments(seed)
         with Live(Console(stderr=True)) as live:
-            execute_all(plans, arguments.out, [live.observer(plan.method_name) for plan in plans])
+            execute_all(plans, arguments.out, [live.listener(plan.method_name) for plan in plans])
         with multiprocessing.get_context("spawn").Pool(2) as pool:
             for rows in pool.map(score, [(plan.as_dict(), arguments.out) for plan in plans]):
                 for row in rows:

@@ -45,9 +45,9 @@ def methods_of(network: Network, batch: int) -> dict[str, Method]:
     )
     basis = METHODS["fedbasis"]
     return {
-        "FedAvg": METHODS["fedavg"](None, Task(network, two, rounds=2)),
-        "FedBasis": basis(FedBasisConfig(**BASES), Task(network, one, rounds=2)),
-        "K-fold": basis(KFold(**BASES, upload="full", aggregation="mean"), Task(network, one, rounds=2)),
+        "FedAvg": METHODS["fedavg"].build(None, Task(network, two, rounds=2)),
+        "FedBasis": basis.build(FedBasisConfig(**BASES), Task(network, one, rounds=2)),
+        "K-fold": basis.build(KFold(**BASES, upload="full", aggregation="mean"), Task(network, one, rounds=2)),
     }
 
 

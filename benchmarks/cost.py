@@ -45,8 +45,8 @@ KINDS = ("FedAvg", "basis epochs", "whole update")
 
 def data_for(network: Network, count: int) -> Examples:
     generator = torch_generator("benchmark data")
-    size = network.resolution
-    pixels = torch.randint(0, 256, (count, size, size, 3), dtype=torch.uint8, generator=generator)
+    channels, height, width = network.input_shape
+    pixels = torch.randint(0, 256, (count, height, width, channels), dtype=torch.uint8, generator=generator)
     return Examples(pixels, torch.randint(0, network.classes, (count,), generator=generator))
 
 

@@ -58,8 +58,8 @@ def main() -> None:
     print("| changed | way | S | M |\n| --- | --- | ---: | ---: |", flush=True)
     for pair in (names[i : i + 2] for i in range(0, len(names), 2)):
         with Live(Console(stderr=True)) as live:
-            observers = [live.observer(plans[name].method_name) for name in pair]
-            runs = execute_all([plans[name] for name in pair], arguments.out, observers)
+            listeners = [live.listener(plans[name].method_name) for name in pair]
+            runs = execute_all([plans[name] for name in pair], arguments.out, listeners)
         for name, run in zip(pair, runs, strict=True):
             for how, (small, medium) in scores(run).items():
                 print(f"| {name} | {how} | {small:.1f} | {medium:.1f} |", flush=True)

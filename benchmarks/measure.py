@@ -100,10 +100,17 @@ class Turns:
         seconds = time.perf_counter() - self._began
         print(ANSWER + json.dumps({"seconds": seconds, **more}), flush=True)
 
-    def next(self, *_: object) -> None:
+    def next(self) -> None:
         """End a round and wait for the next one."""
         self.end()
         self.begin()
+
+    def listen(self, event: object) -> None:
+        """Take a training's events: when a round has ended, the next one waits for its turn."""
+        from fedbasis.training.events import RoundEnded
+
+        if isinstance(event, RoundEnded):
+            self.next()
 
 
 def play(

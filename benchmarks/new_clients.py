@@ -164,11 +164,12 @@ def main() -> None:
     clients = new_clients(count)
     task = Task(NETWORK, Recipe(preprocessing=Preprocessing(PIXELS)), rounds=2)
     bases = METHODS["fedbasis"].Config(**BASES)
-    fedavg, fedbasis = METHODS["fedavg"](None, task), METHODS["fedbasis"](bases, task)
+    fedavg, fedbasis = METHODS["fedavg"].build(None, task), METHODS["fedbasis"].build(bases, task)
     rows = []
     for how in ("none", "lp", "ft", "coefficients+classifier"):
         method: Method = fedbasis if how.startswith("coefficients") else fedavg
-        plan = EvaluationPlan([how], ["M"], [RATE], Adaptation(epochs=epochs, rate=RATE, batch=BATCH))
+        adaptation = Adaptation(epochs=epochs, rate=RATE, batch=BATCH)
+        plan = EvaluationPlan(ways=[how], sizes=["M"], rates=[RATE], adaptation=adaptation)
         state, worker = method.init(0), InProcess(method)
         best = {r["client"]: r["best_epoch"] for r in evaluate(worker, state, clients, plan, 0)}
         hand = ByHand(clients, epochs, best, state)

@@ -31,7 +31,7 @@ def measured(batch: int, rounds: int, repeats: int) -> dict[str, float]:
     data = shared_out(*random_images(CLIENTS * SAMPLES, PIXELS), CLIENTS)
     ready = [floats(images) for images in data.values()]
     recipe = Recipe(preprocessing=Preprocessing(PIXELS), epochs=1, batch=batch)
-    method = METHODS["fedavg"](None, Task(Network("plain:logistic", 10, PIXELS), recipe, rounds))
+    method = METHODS["fedavg"].build(None, Task(Network("plain:logistic", 10, PIXELS), recipe, rounds))
     model, start = prepared(logistic(10), Variant())
     numbers = itertools.count()
 

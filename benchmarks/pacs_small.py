@@ -68,7 +68,7 @@ def table(runs: dict[str, Run]) -> list[str]:
             by_size = {row["size"]: row for row in found if row["how"] == how}
             cells = [f"{100 * by_size[s][k]:.1f}" for s in ("S", "M") for k in ("last", "best", "delta")]
             rates = " / ".join(f"{by_size[s]['rate']:g}" for s in ("S", "M"))
-            unfitted = " (not fitted)" if how == "none" and METHODS[method].personalizers else ""
+            unfitted = " (not fitted)" if how == "none" and METHODS[method].ways.own else ""
             line = [label(method, how) + unfitted, *cells, rates if how != "none" else "-", f"{seconds:.0f}"]
             line += [f"{by_size['M']['seconds']:.1f}", f"{up:.0f}", f"{down:.0f}"]
             rows.append((-by_size["M"]["last"], "| " + " | ".join(line) + " |"))

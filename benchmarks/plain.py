@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from fedbasis.networks.models import sides
 from pflbed import Images
+from pflbed.images import Resolution
 
 PIXELS = 28
 RATE, MOMENTUM, DECAY = 0.01, 0.9, 1e-4
@@ -31,10 +33,10 @@ class Variant:
     fused: bool = False
 
 
-def random_images(count: int, size: int, classes: int = 10) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Draw pixels [N, size, size, 3] and labels; no network learns them, and all work the same for it."""
+def random_images(count: int, size: Resolution, classes: int = 10) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Draw pixels [N, H, W, 3] and labels; no network learns them, and all work the same for it."""
     generator = np.random.default_rng(0)
-    pixels = generator.integers(0, 256, (count, size, size, 3), dtype=np.uint8)
+    pixels = generator.integers(0, 256, (count, *sides(size), 3), dtype=np.uint8)
     return pixels, generator.integers(0, classes, count)
 
 

@@ -25,6 +25,7 @@ from fedbasis.methods import METHODS
 from fedbasis.methods.base import Task
 from fedbasis.networks.models import Network
 from fedbasis.networks.train import Preprocessing, Recipe
+from fedbasis.training.events import Event, RoundEnded
 from fedbasis.training.rounds import train
 from fedbasis.training.runs import Run
 from measure import Player, Turns, mebibytes, options, ratio, table
@@ -92,12 +93,13 @@ def player(name: str, population: int) -> None:
         data = Population(names, np.load(Path(folder) / "pixels.npy", mmap_mode="r"), labels)
         engine = Simulation(InProcess(method), data, 0)
 
-        def seen(_: object) -> None:
-            turns.end(peak=mebibytes("VmHWM"))
-            turns.begin()
+        def seen(event: Event) -> None:
+            if isinstance(event, RoundEnded):
+                turns.end(peak=mebibytes("VmHWM"))
+                turns.begin()
 
         turns.begin()
-        train(method, engine, names, 0, Run(Path(folder)), participation=SAMPLED, on_round=seen)
+        train(method, engine, names, 0, Run(Path(folder)), participation=SAMPLED, emit=seen)
 
 
 def measured(name: str, rounds: int) -> dict[int, tuple[float, float]]:
@@ -124,7 +126,7 @@ def main() -> None:
         for population, (s, mib) in found.items():
             limit = "1.10" if population == POPULATIONS[-1] else ""
             cells = [f"{1000 * s:.0f}", ratio(s, seconds), f"{mib:.0f}", ratio(mib, peak), limit]
-            rows.append([METHODS[name].title, f"{population:,}", *cells])
+            rows.append([METHODS[name].about.title, f"{population:,}", *cells])
     heads = ["method", "clients", "ms a round", "ratio", "peak MiB", "ratio", "at most"]
     print(table(heads, rows))
 

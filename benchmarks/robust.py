@@ -21,8 +21,8 @@ from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.simulation import Simulation
 from fedbasis.experiment import prepare
 from fedbasis.experiment.config import parse
-from fedbasis.methods.base import Adaptation, Sent
-from fedbasis.serving.evaluation import EvaluationPlan, evaluate, summarize
+from fedbasis.methods.base import Sent
+from fedbasis.serving.evaluation import evaluate, summarize
 from fedbasis.serving.personalize import label
 from fedbasis.tensors.params import State
 from fedbasis.tensors.seeding import torch_generator
@@ -98,16 +98,12 @@ def score(
         engine: Engine = Attacked(honest, frozenset(names[::EVERY]), seed) if attacked else honest
         run.folder.mkdir(parents=True, exist_ok=True)
         server = train(prepared.method, engine, names, seed, run)
-        settings = prepared.experiment.personalize
-        plan = EvaluationPlan(
-            prepared.experiment.ways, ("M",), settings.rates,
-            Adaptation(settings.epochs, validate_every=settings.validate_every), ("none", *prepared.method.rate_free),
-        )  # fmt: skip
+        plan = replace(prepared.plan, sizes=("M",))
         records = evaluate(
             InProcess(prepared.method), prepared.method.serving.published(server), prepared.new, plan, seed
         )
-        rows = summarize(method, records, prepared.new)
-        write_json(path, {label(method, row.how): 100 * row.last for row in rows})
+        rows = summarize(type(prepared.method), records, prepared.new)
+        write_json(path, {row.label: 100 * row.last for row in rows})
     found: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
     return found
 

@@ -39,14 +39,14 @@ def ours() -> None:
     """Play our rounds, with everything that a run does by default."""
     data = shared_out(*random_images(CLIENTS * SAMPLES, SIZE), CLIENTS)
     task = Task(NETWORK, Recipe(preprocessing=Preprocessing(SIZE), epochs=1, batch=BATCH), rounds=10**6)
-    method = METHODS["fedavg"](None, task)
+    method = METHODS["fedavg"].build(None, task)
     pool, turns = Pool(method, ["cpu"] * CORES), Turns()
     with tempfile.TemporaryDirectory() as folder:
         turns.begin()
         try:
             train(
                 method, Simulation(pool, data, 0), list(data), 0, Run(Path(folder)), participation=SAMPLED,
-                on_round=turns.next,
+                emit=turns.listen,
             )  # fmt: skip
         finally:
             pool.close()

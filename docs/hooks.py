@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
@@ -71,42 +71,18 @@ def _cell(text: str) -> str:
 
 def configuration() -> str:
     """Describe every key of a configuration file, table by table, and the settings of every method."""
-    from fedbasis.experiment.config import Experiment
-    from fedbasis.methods import METHODS
+    from fedbasis.experiment.starter import keys
 
-    parts = []
-    for name, field in Experiment.model_fields.items():
-        section = field.annotation
-        if name != "method" and hasattr(section, "model_fields"):
-            parts.append(f"## `[{name}]`\n\n{_plain(section.__doc__ or '')}\n\n{_keys(section)}")
-    parts.append("## `[method]`\n\n`name` chooses the method; the other keys are its settings.\n")
-    parts += [
-        f'### `name = "{name}"`\n\n{_keys(method.Config) if method.Config.model_fields else "No settings."}\n'
-        for name, method in METHODS.items()
-    ]
-    return "\n\n".join(parts)
-
-
-def _keys(section: Any) -> str:
-    lines = ["| key | default | meaning |", "| --- | --- | --- |"]
-    for name, field in section.model_fields.items():
-        default = (
-            "required" if field.is_required() else "unset" if field.default is None else f"`{_value(field.default)}`"
-        )
-        values = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-        choices = f"one of {', '.join(f'`{_value(each)}`' for each in values)}" if values else ""
-        lines.append(f"| `{name}` | {default} | {'; '.join(filter(None, (_cell(field.description or ''), choices)))} |")
-    return "\n".join(lines)
-
-
-def _value(value: Any) -> str:
-    """Write a default as TOML does."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'"{value}"'
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_value(each)}" for key, each in value.items()) + " }" if value else "{}"
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    return str(value)
+    parts: list[str] = []
+    shown = None
+    for section, key, default, meaning in keys():
+        if section != shown:
+            level = "###" if "(" in section else "##"
+            parts.append(
+                f"\n{level} `[{section}]`\n\n| key | default | meaning |\n| --- | --- | --- |"
+                if section
+                else "## Outside any table\n\n| key | default | meaning |\n| --- | --- | --- |"
+            )
+            shown = section
+        parts.append(f"| `{key}` | `{_cell(default)}` | {_cell(meaning)} |")
+    return "\n".join(parts)

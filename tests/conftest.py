@@ -6,26 +6,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import settings
-from PIL import Image
 
+from battery import QUICK, RECIPE
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Examples, Preprocessing, Recipe
+from fedbasis.networks.train import Recipe
 from helpers import gone, wait_until
+from shapes import write_images
 
 if TYPE_CHECKING:
     from fedbasis.engines.ray.connection import RayConnection
 
+pytest.register_assert_rewrite("methods.helpers")  # their assertions explain themselves, too
 torch.set_num_threads(1)
 settings.register_profile("steady", deadline=None, derandomize=True)  # no test is timed, and none depends on luck
 settings.load_profile("steady")
 
 LONGEST = (
     "test_federation.py",
-    "test_methods.py",
+    "test_every_method.py",
     "test_reproduce.py",
     "test_resume.py",
     "test_pool.py",
@@ -39,44 +40,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
-CLASSES = ("circle", "cross", "square")
-
-
-def draw(label: int, domain: int, rng: np.random.Generator, size: int = 12) -> np.ndarray:
-    """Draw a small real shape: the class is its form, the domain its colours and noise."""
-    canvas = np.zeros((size, size), dtype=bool)
-    y, x = np.mgrid[:size, :size]
-    cy, cx = rng.uniform(4.5, 6.5, 2)
-    radius = rng.uniform(3.0, 4.0)
-    distance = np.hypot(y - cy, x - cx)
-    if label == 0:
-        canvas = np.abs(distance - radius) < 1.0
-    elif label == 1:
-        canvas = (np.abs(y - cy) < 1.0) | (np.abs(x - cx) < 1.0)
-    else:
-        canvas = (np.maximum(np.abs(y - cy), np.abs(x - cx)) - radius + 0.5).__abs__() < 0.8
-    ink, paper = ((230, 230, 230), (20, 20, 20)) if domain == 0 else ((40, 90, 200), (250, 220, 120))
-    image = np.where(canvas[..., None], np.array(ink), np.array(paper)) + rng.normal(0, 12, (size, size, 3))
-    return np.clip(image, 0, 255).astype(np.uint8)
-
-
-def shapes_examples(count: int, domain: int = 0, seed: int = 0, classes: int = 3) -> Examples:
-    rng = np.random.default_rng(seed)
-    labels = np.arange(count) % classes
-    pixels = np.stack([draw(int(label), domain, rng) for label in labels])
-    return Examples(torch.from_numpy(pixels), torch.from_numpy(labels))
-
-
-def write_images(root: Path, per_class: int, domain: int = 0, seed: int = 0, classes: int = 3) -> Path:
-    """Write a client's folder <class>/<image>."""
-    rng = np.random.default_rng(seed)
-    for label, name in enumerate(CLASSES[:classes]):
-        (root / name).mkdir(parents=True, exist_ok=True)
-        for i in range(per_class):
-            Image.fromarray(draw(label, domain, rng)).save(root / name / f"{i:03d}.png")
-    return root
-
-
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset folder <domain>/<class>/<image> with two domains and three classes."""
@@ -86,10 +49,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test reads or writes the user's cache; decoded images are shared within a session."""
-    monkeypatch.setenv("FEDBASIS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDBASIS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -100,9 +65,10 @@ def ray_connection() -> Iterator["RayConnection"]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # workers import the tests' functions
+        before = children()
         made = connection.RayConnection(cpus=8)
     session = Path(made.ray.get_runtime_context().worker.node.get_session_dir_path())
-    started = children_of_ray()
+    started = children() - before
     assert session.is_dir()
     assert made.ray.util.get_node_ip_address() == "127.0.0.1"  # nobody else can reach it
     assert not set(connection.PRIVATE) & set(os.environ)
@@ -113,10 +79,9 @@ def ray_connection() -> Iterator["RayConnection"]:
     wait_until(lambda: all(gone(pid) for pid in started))
 
 
-def children_of_ray() -> set[int]:
-    """The children of this process that belong to Ray (known on Linux alone)."""
-    places = [place for task in Path("/proc/self/task").glob("*/children") for place in task.read_text().split()]
-    return {int(pid) for pid in places if b"ray" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+def children() -> set[int]:
+    """The children of this process (known on Linux alone)."""
+    return {int(pid) for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()}
 
 
 @pytest.fixture(scope="session")
@@ -127,4 +92,10 @@ def tiny() -> Network:
 
 @pytest.fixture(scope="session")
 def recipe() -> Recipe:
-    return Recipe(preprocessing=Preprocessing(12), epochs=2, batch=8, rate=0.05, momentum=0.9, decay=1e-2)
+    return RECIPE
+
+
+@pytest.fixture(scope="session")
+def quick() -> Recipe:
+    """One epoch, for tests that learning hardly matters to."""
+    return QUICK

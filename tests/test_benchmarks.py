@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from fedbasis.engines.in_process import InProcess
+from fedbasis.engines.simulation import Simulation
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Task
 from fedbasis.networks.models import Network
 from fedbasis.networks.train import Preprocessing, Recipe
-from helpers import Serial
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -30,9 +31,9 @@ def test_the_loop_by_hand_is_fedavg(channels_last: bool) -> None:
     recipe = Recipe(
         preprocessing=Preprocessing(8), epochs=1, batch=6, rate=plain.RATE, momentum=plain.MOMENTUM, decay=plain.DECAY
     )
-    method = METHODS["fedavg"](None, Task(network, recipe, rounds=1))
+    method = METHODS["fedavg"].build(None, Task(network, recipe, rounds=1))
     server = method.init(0)
-    engine = Serial(method, images, 0)
+    engine = Simulation(InProcess(method), images, 0)
     variant = plain.Variant(channels_last=channels_last, fused=channels_last)
     ready = [plain.channels_last(*plain.floats(i)) if channels_last else plain.floats(i) for i in images.values()]
     model, _ = plain.prepared(network.build(), variant)
@@ -61,10 +62,10 @@ def test_an_attack_changes_what_attackers_send_and_nothing_else() -> None:
     import robust
 
     images = plain.shared_out(*plain.random_images(12, 8, 3), clients=2)
-    method = METHODS["fedavg"](
+    method = METHODS["fedavg"].build(
         None, Task(Network("cnn", 3, 8), Recipe(preprocessing=Preprocessing(8), epochs=1, batch=6), rounds=1)
     )
-    server, honest = method.init(0), Serial(method, images, 0)
+    server, honest = method.init(0), Simulation(InProcess(method), images, 0)
     first, second = images
     attacked = robust.Attacked(honest, frozenset({second}), 0)
     for (name, sent), (_, true) in zip(

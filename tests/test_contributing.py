@@ -7,11 +7,11 @@ from types import ModuleType
 
 import pytest
 
-import test_methods
+from battery import SENT, VARIANTS, Serial, clients, make
 from fedbasis.cli.display import methods_markdown
-from fedbasis.methods import METHODS
+from fedbasis.methods import METHODS, find_method, name_of
 from fedbasis.networks.train import Recipe
-from test_methods import SENT, VARIANTS, clients, make, run_rounds, same
+from methods import test_every_method
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,28 +32,49 @@ def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.usefixtures("example")
-def test_the_example_passes_the_battery(recipe: Recipe, tmp_path: Path) -> None:
-    battery, name = test_methods.TestEveryMethod(), "fedavgm"  # not by its own name, or pytest collects it here too
-    battery.test_lowers_the_loss(name, recipe)
-    battery.test_leaves_random_state_inputs_and_skeleton_alone(name, recipe)
-    battery.test_a_client_does_not_feel_who_came_before_it(name, recipe)
-    battery.test_repeated_and_resumed_from_the_disk_a_run_gives_the_same_bits(name, recipe, tmp_path)
-    battery.test_sends_what_its_paper_says_and_nothing_else(name, recipe)
-    battery.test_aggregates_a_stream_with_one_update_in_memory(name, recipe)
-    battery.test_a_client_that_sends_nan_is_refused_and_the_round_goes_on(name, recipe)
-    battery.test_clients_that_are_never_sampled_do_no_harm(name, recipe)
-    battery.test_serves_a_new_client_in_every_way(name, recipe, "batch")
-    battery.test_awkward_clients(name, recipe)
+def test_the_example_passes_the_battery(quick: Recipe, recipe: Recipe, tmp_path: Path) -> None:
+    battery, name = (
+        test_every_method.TestEveryMethod(),
+        "fedavgm",
+    )  # by its module, or pytest collects it here too
+    battery.test_lowers_the_loss(name, quick, recipe)
+    battery.test_leaves_random_state_inputs_and_skeleton_alone(name, quick)
+    battery.test_a_client_does_not_feel_who_came_before_it(name, quick)
+    battery.test_repeated_and_resumed_from_the_disk_a_run_gives_the_same_bits(name, quick, tmp_path)
+    battery.test_sends_what_its_paper_says_and_nothing_else(name, quick)
+    battery.test_aggregates_a_stream_with_one_update_in_memory(name, quick)
+    battery.test_a_client_that_sends_nan_is_refused_and_the_round_goes_on(name, quick)
+    battery.test_clients_that_are_never_sampled_do_no_harm(name, quick)
+    battery.test_serves_a_new_client_in_every_way(name, quick, "batch")
+    battery.test_awkward_clients(name, quick)
 
 
 @pytest.mark.usefixtures("example")
-def test_the_example_without_momentum_is_fedavg(recipe: Recipe) -> None:
-    still, _, _ = run_rounds(make("fedavgm-still", recipe), clients())
-    average, _, _ = run_rounds(make("fedavg", recipe), clients())
-    moved, _, _ = run_rounds(make("fedavgm", recipe), clients())
-    for name, tensor in average["model"].items():
-        assert still["model"][name].sub(tensor).abs().max() < 1e-5
-    assert not same({"model": moved["model"]}, {"model": still["model"]})
+def test_the_example_without_momentum_is_fedavg(quick: Recipe) -> None:
+    """Round by round from the same state: over several rounds a rounding may flip a ReLU, and then models part."""
+    still, average, moving = (make(name, quick) for name in ("fedavgm-still", "fedavg", "fedavgm"))
+    server, data = average.init(7), clients()
+    servers, engine = {"still": still.init(7), "moving": moving.init(7)}, Serial(average, data, seed=7)
+    for number in range(3):
+        updates = list(engine.map(server, list(data), number))
+        after = average.aggregate(server, iter(updates), 7)
+        servers = {
+            "still": still.aggregate({**servers["still"], **server}, iter(updates), 7),
+            "moving": moving.aggregate({**servers["moving"], **server}, iter(updates), 7),
+        }
+        for name, tensor in after["model"].items():
+            assert servers["still"]["model"][name].sub(tensor).abs().max() < 1e-5
+        alike = [
+            servers["moving"]["model"][name].sub(tensor).abs().max() < 1e-5 for name, tensor in after["model"].items()
+        ]
+        assert all(alike) if number == 0 else not any(alike)  # there is no movement before the first
+        server = after
+
+
+def test_the_example_says_what_it_is(example: ModuleType) -> None:
+    about = example.FedAvgM.about
+    assert (about.name, about.title, about.paper) == ("fedavgm", "FedAvgM", "Hsu et al. 2019")
+    assert find_method(name_of(example.FedAvgM)) is example.FedAvgM
 
 
 def test_the_docs_list_the_methods_as_their_classes_do() -> None:

@@ -73,13 +73,11 @@ def ours(workload: Workload, turns: Turns) -> None:
     """Play fedbasis' rounds, with everything that a run does by default."""
     torch.set_num_threads(1)
     recipe = Recipe(preprocessing=Preprocessing(workload.network.resolution), epochs=1, batch=workload.batch)
-    method = METHODS["fedavg"](None, Task(workload.network, recipe, FOREVER))
+    method = METHODS["fedavg"].build(None, Task(workload.network, recipe, FOREVER))
     with (
         tempfile.TemporaryDirectory() as folder,
         workers_for(method, Machine(workers=workload.cores, device="cpu")) as workers,
     ):
         federation = Simulation(workers, workload.images, 0)
         turns.begin()
-        train(
-            method, federation, list(workload.images), 0, Run(Path(folder)), participation=SAMPLED, on_round=turns.next
-        )
+        train(method, federation, list(workload.images), 0, Run(Path(folder)), participation=SAMPLED, emit=turns.listen)

@@ -130,16 +130,16 @@ class _Values:
 def _count(dataset: Any) -> int:
     if hasattr(dataset, "keys"):
         splits = ", ".join(map(str, list(dataset.keys())[:12]))
-        raise InputError(f"a dataset must be one split, got several ({splits}); give one of them")
+        raise InputError(f"A dataset must be one split, got several ({splits}); give one of them")
     try:
         count = len(dataset)
     except TypeError:
         raise InputError(
-            f"a dataset must have a length and rows by index, got {type(dataset).__name__}, which has no length; load "
+            f"A dataset must have a length and rows by index, got {type(dataset).__name__}, which has no length; load "
             "it into a list first"
         ) from None
     if not count:
-        raise InputError("a dataset must have at least one row, got none; check how it was made")
+        raise InputError("A dataset must have at least one row, got none; check how it was made")
     return count
 
 
@@ -148,7 +148,7 @@ def _rows(dataset: Any, count: int) -> Iterator[tuple[int, Any]]:
         row = dataset[i]
         if not isinstance(row, Mapping) and not (isinstance(row, tuple | list) and len(row) >= 2):
             raise InputError(
-                f"a row must be (image, label), (image, label, domain) or a dict, got {type(row).__name__} in row {i}; "
+                f"A row must be (image, label), (image, label, domain) or a dict, got {type(row).__name__} in row {i}; "
                 "wrap the dataset"
             )
         yield i, row
@@ -167,7 +167,7 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
         value = value.item()
     if value is None or isinstance(value, float | bool):
-        raise InputError(f"a label, domain or user must be a whole number or a name, got {value!r}; convert it")
+        raise InputError(f"A label, domain or user must be a whole number or a name, got {value!r}; convert it")
     return value
 
 
@@ -194,7 +194,7 @@ def _pixels(image: Any, channels: int | None, i: int) -> NDArray[np.uint8]:
     if array.ndim == 2:
         array = array[:, :, None]
     if array.ndim != 3 or 0 in array.shape:
-        raise InputError(f"an image must have the shape [H, W], [H, W, C] or [C, H, W], got {array.shape} in row {i}")
+        raise InputError(f"An image must have the shape [H, W], [H, W, C] or [C, H, W], got {array.shape} in row {i}")
     if array.shape[0] < array.shape[2] or (tensor and array.shape[0] == array.shape[2]):
         array = array.transpose(1, 2, 0)
     if array.dtype.kind == "f":
@@ -218,7 +218,7 @@ def _converted(array: NDArray[np.uint8], channels: int | None, i: int) -> NDArra
     if array.shape[2] == 3:
         return np.asarray(Image.fromarray(np.ascontiguousarray(array)).convert("L"))[:, :, None]
     raise InputError(
-        f"an image of {array.shape[2]} channels cannot become one of {channels}, got one in row {i}; leave channels out"
+        f"An image of {array.shape[2]} channels cannot become one of {channels}, got one in row {i}; leave channels out"
     )
 
 
@@ -241,11 +241,11 @@ def _stacked(images: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     sizes = {image.shape[:2] for image in images}
     if len(sizes) > 1:
         some = " and ".join(f"{height}x{width}" for height, width in sorted(sizes)[:2])
-        raise InputError(f"all images must have one size, got {some}; give a resolution to scale them to")
+        raise InputError(f"All images must have one size, got {some}; give a resolution to scale them to")
     depths = {image.shape[2] for image in images}
     if depths == {1, 3}:
         images = [np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image for image in images]
     elif len(depths) > 1:
         listed = ", ".join(map(str, sorted(depths)))
-        raise InputError(f"all images must have the same number of channels, got {listed}; give channels=3 or 1")
+        raise InputError(f"All images must have the same number of channels, got {listed}; give channels=3 or 1")
     return np.stack(images)

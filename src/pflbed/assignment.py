@@ -37,7 +37,7 @@ class Assignment:
         """Return the finished benchmark."""
         if len(set(self.ids)) != len(self.ids):
             twice = next(name for name, count in Counter(self.ids).items() if count > 1)
-            raise InputError(f"every client must have a name of its own, got {twice!r} twice; rename a user")
+            raise InputError(f"Every client must have a name of its own, got {twice!r} twice; rename a user")
         return Benchmark(self.table, self.spec, self.split, self.client, tuple(self.ids), self.smallest)
 
 

@@ -6,7 +6,7 @@ files are the same bytes everywhere. Pass ``data`` if the location is not known 
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from pflbed.cache import Progress, cache_dir
 from pflbed.client_data import Clients, clients
 from pflbed.dataset import TABLES, Dataset, find, listed
 from pflbed.errors import InputError
-from pflbed.files import write_json
+from pflbed.files import hidden_beside, write_json
+from pflbed.foreign import read_json_object
 from pflbed.images import Resolution
-from pflbed.manifest import load_manifest, read_card, save
+from pflbed.manifest import CARD, MANIFEST, load_manifest, read_card, save
 
 PICTURE = "clients.png"
 RESOLUTION = 32
@@ -29,7 +30,7 @@ def write(benchmark: Benchmark, dataset: Dataset, folder: Path | str) -> None:
     Args:
         benchmark: The benchmark.
         dataset: The dataset that it was built from, including images that were left out as unreadable.
-        folder: Where to write. Existing files of a benchmark are replaced.
+        folder: Where to write, once everything is complete. Existing files of a benchmark are replaced.
 
     Example:
         >>> import tempfile
@@ -43,11 +44,16 @@ def write(benchmark: Benchmark, dataset: Dataset, folder: Path | str) -> None:
     """
     from pflbed.plots import save_bubbles
 
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_bubbles(benchmark, folder / PICTURE)
-    save(benchmark, folder, source=dataset.source.name, data_digest=dataset.table.digest)
-    write_json(_memory(read_card(folder)), dataset.place)
+    place = Path(os.path.realpath(folder))
+    with hidden_beside(place) as written:
+        save_bubbles(benchmark, written / PICTURE)
+        save(benchmark, written, source=dataset.source.name, data_digest=dataset.table.digest)
+        write_json(_memory(read_card(written)), dataset.place)
+        if not place.exists():
+            written.rename(place)
+            return
+        for name in (PICTURE, MANIFEST, CARD):  # files of the user stay where they are
+            (written / name).replace(place / name)
 
 
 def located(folder: Path, data: Path | str | None = None) -> Dataset:
@@ -60,7 +66,7 @@ def located(folder: Path, data: Path | str | None = None) -> Dataset:
     wanted = card.get("data_digest", card["digest"])
     if dataset.table.digest != wanted:
         raise InputError(
-            f"the images in {place['data']} must be those the benchmark {folder} was built from (digest "
+            f"The images in {place['data']} must be those the benchmark {folder} was built from (digest "
             f"{wanted[:12]}), but they differ (digest {dataset.table.digest[:12]}, {len(dataset.table):,} images); "
             "give their folder with --data or build the benchmark again"
         )
@@ -103,7 +109,7 @@ def load(
     if decoded.bad:
         path, reason = decoded.bad[0]
         raise InputError(
-            f"every image of the benchmark {folder} must be readable, but {len(decoded.bad)} are not, the first being "
+            f"Every image of the benchmark {folder} must be readable, but {len(decoded.bad)} are not, the first being "
             f"{path} ({reason}); build the benchmark again without --names-only, which leaves them out"
         )
     return clients(benchmark, decoded.images)
@@ -117,13 +123,13 @@ def _place(folder: Path, card: dict[str, Any], data: Path | str | None) -> dict[
         source = card.get("source")
         return {"data": str(data), "source": None if source == "folder" else source, "images": str(images)}
     try:
-        place = json.loads(_memory(card).read_text(encoding="utf-8"))
-        if isinstance(place, dict) and all(isinstance(value, str | None) for value in place.values()):
+        place = read_json_object(_memory(card), "The location of the images")
+        if all(isinstance(value, str | None) for value in place.values()):
             return {"images": str(Path(place["data"]).parent), **place}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (InputError, KeyError, ValueError):
         pass  # removed or damaged: the user can still give the folder
     raise InputError(
-        f"the location of the images of the benchmark {folder} is not known here; give their folder with --data"
+        f"The location of the images of the benchmark {folder} is not known here; give their folder with --data"
     )
 
 

@@ -78,7 +78,7 @@ class Benchmark:
         if self.split[mine[0]] == PARTICIPATING:
             if self.spec.sizes[size] == 1.0:
                 return mine
-            raise InputError(f"only new clients have sizes, but {client_id!r} participates; leave the size out")
+            raise InputError(f"Only new clients have sizes, but {client_id!r} participates; leave the size out")
         number = list(self.spec.sizes).index(size)
         return mine[(self.smallest[mine] >= 0) & (self.smallest[mine] <= number)]
 
@@ -181,7 +181,7 @@ class Benchmark:
     def _index(self, client_id: str) -> int:
         if client_id not in self.client_numbers:
             raise InputError(
-                f"client must be one of the {len(self.client_ids)} from {self.client_ids[0]!r} to "
+                f"Client must be one of the {len(self.client_ids)} from {self.client_ids[0]!r} to "
                 f"{self.client_ids[-1]!r}, got {client_id!r}; see client_ids"
             )
         return self.client_numbers[client_id]
@@ -189,5 +189,5 @@ class Benchmark:
 
 def _held(split: str) -> int:
     if split not in ("val", "test"):
-        raise InputError(f'the shared splits are "val" and "test", got {split!r}; choose one of these')
+        raise InputError(f'The shared splits are "val" and "test", got {split!r}; choose one of these')
     return SPLITS.index(split)

@@ -21,6 +21,7 @@ from pflbed.chunks import Chunk, ChunkedArray
 from pflbed.errors import InputError
 from pflbed.images import UNREADABLE, Opener, Resolution, careful, fit, open_file, reason, shape_of
 from pflbed.lock import alone
+from pflbed.safe_paths import UnsafePathError
 from pflbed.table import Table
 from pflbed.workers import Job, how_many, run_jobs
 
@@ -196,8 +197,10 @@ def _read(
         try:
             with careful(), open_image(root, path) as opened:
                 good.append(fit(opened, (height, width), channels))
-        except InputError:  # an unsafe path is an error of the whole table
-            raise
+        except InputError as error:
+            if not isinstance(error, UnsafePathError):
+                raise
+            bad.append((row, reason(error, root)))
         except UNREADABLE as error:
             bad.append((row, reason(error, root)))
     return good, bad
@@ -220,12 +223,12 @@ def _shape_name(shape: tuple[int, int, int]) -> str:
 
 def _require(table: Table) -> None:
     if not len(table):
-        raise InputError("a table must have at least one row to be decoded, got none; check how it was made")
+        raise InputError("A table must have at least one row to be decoded, got none; check how it was made")
 
 
 def _none_readable(root: Path, table: Table, bad: list[tuple[int, str]]) -> InputError:
     row, why = bad[0]
     return InputError(
-        f"at least one image must be readable, got {len(bad)} that are not in {root}, "
+        f"At least one image must be readable, got {len(bad)} that are not in {root}, "
         f"the first being {table.paths[row]} ({why}); check the files"
     )

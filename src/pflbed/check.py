@@ -17,12 +17,15 @@ from pflbed.benchmark import NEW, TEST, Benchmark
 from pflbed.cache import CHUNK, Progress, cache_dir, stamp
 from pflbed.errors import InputError
 from pflbed.files import write_json
+from pflbed.foreign import read_json_object
 from pflbed.images import UNREADABLE, Opener, careful, flat, open_file, reason
+from pflbed.problems import Problem, sentences
+from pflbed.safe_paths import UnsafePathError
 from pflbed.table import Table
 from pflbed.workers import Job, how_many, run_jobs
 
 FORMAT = 1
-FIRST_BAD, FIRST_GAPS = 5, 10
+MAX_RESULT = 512 * 2**20
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ def check(
     """Read every image, or return the cached result if the files are unchanged."""
     root = Path(root)
     if not len(table):
-        raise InputError("a table must have at least one row to be checked, got none; check how it was made")
+        raise InputError("A table must have at least one row to be checked, got none; check how it was made")
     processes = how_many(workers, len(table))
     place = cache_dir() / "images" / f"{table.digest[:20]}-check.json"
     key = stamp(root, table, open_image)
@@ -87,8 +90,10 @@ def check_chunk(open_image: Opener, job: Job) -> Any:
             digest = hashlib.sha256(f"{image.width} {image.height} ".encode())
             digest.update(image.tobytes())
             answer.append((digest.hexdigest(), ""))
-        except InputError:  # an unsafe path is an error of the whole table
-            raise
+        except InputError as error:
+            if not isinstance(error, UnsafePathError):
+                raise
+            answer.append(("", reason(error, root)))
         except UNREADABLE as error:
             answer.append(("", reason(error, root)))
     return answer
@@ -123,24 +128,22 @@ def content_groups(table: Table, findings: Findings) -> tuple[str, ...] | None:
 
 
 def describe(table: Table, findings: Findings) -> list[str]:
-    """Describe the problems of a dataset, one sentence each."""
-    problems: list[str] = []
-    if findings.bad:
-        listed = [f"{path} ({why})" for path, why in findings.bad[:FIRST_BAD]]
-        more = len(findings.bad) - len(listed)
-        rest = f", and {more:,} more" if more else ""
-        problems.append(f"{_count(len(findings.bad), 'image', 'images')} cannot be read: {', '.join(listed)}{rest}")
-    gaps = _gaps(table, findings)
-    problems += gaps[:FIRST_GAPS]
-    if len(gaps) > FIRST_GAPS:
-        problems.append(f"and {len(gaps) - FIRST_GAPS:,} more classes that a domain lacks")
-    if within := _within(table, findings):
-        many = _count(len(within), "picture occurs", "pictures occur")
-        problems.append(f"{many} more than once within a domain, such as {within[0][0]} and {within[0][1]}")
-    if across := _across(table, findings):
-        many = _count(len(across), "picture occurs", "pictures occur")
-        problems.append(f"{many} in more than one domain, such as {across[0][0]} and {across[0][1]}")
-    return problems
+    """Describe the problems of a dataset for people, one sentence per kind."""
+    return sentences(problems_of(table, findings))
+
+
+def problems_of(table: Table, findings: Findings) -> list[Problem]:
+    """List every problem of a dataset."""
+    found = [Problem("unreadable", f"{path} cannot be read ({why})", (path,), why) for path, why in findings.bad]
+    found += [Problem("missing class", gap) for gap in _gaps(table, findings)]
+    for kind, copies, where in (
+        ("duplicate in domain", _within(table, findings), "within a domain"),
+        ("duplicate across domains", _across(table, findings), "in more than one domain"),
+    ):
+        found += [
+            Problem(kind, f"{' and '.join(paths)} are the same picture {where}", tuple(paths)) for paths in copies
+        ]
+    return found
 
 
 def trained_and_tested(benchmark: Benchmark, findings: Findings) -> int:
@@ -151,10 +154,6 @@ def trained_and_tested(benchmark: Benchmark, findings: Findings) -> int:
         places = [split[path] for path in copies if path in split]
         leaks += places.count(TEST) if any(place <= NEW for place in places) else 0
     return leaks
-
-
-def _count(count: int, one: str, several: str) -> str:
-    return f"{count:,} {one if count == 1 else several}"
 
 
 def _gaps(table: Table, findings: Findings) -> list[str]:
@@ -205,9 +204,9 @@ def _findings(found: Any, table: Table) -> Findings:
 def _recall(place: Path, key: str, table: Table) -> Findings | None:
     """The cached result, or None if there is none for these files."""
     try:
-        card = json.loads(place.read_text(encoding="utf-8"))
+        card = read_json_object(place, "The result of the check", MAX_RESULT)
         if (card["format"], card["stamp"], card["sha256"]) != (FORMAT, key, _digest(card["found"])):
             return None
         return _findings(card["found"], table)
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+    except (InputError, ValueError, KeyError, TypeError, IndexError):
         return None

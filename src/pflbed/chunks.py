@@ -19,8 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pflbed.errors import InputError
 from pflbed.files import write_json
+from pflbed.foreign import map_array, read_json_lines, read_json_object
 from pflbed.workers import cores
+
+MAX_CARD = 512 * 2**20
+"""Bytes of a card; one chunk has some hundred."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +149,7 @@ class ChunkedArray:
 
     def load(self) -> NDArray[np.uint8]:
         """Memory-map the finished array, read-only."""
-        array: NDArray[np.uint8] = np.load(self.place, mmap_mode="r", allow_pickle=False)
-        return array
+        return map_array(self.place, "The cached array", (None, *self.row_shape))
 
     def _header(self, count: int) -> bytes:
         """The header of an .npy file; numpy pads it for any number of rows, so it can be overwritten."""
@@ -179,24 +183,23 @@ class ChunkedArray:
     def _read_card(self) -> dict[int, Chunk]:
         """The chunks in the card, or none if it does not match or is damaged."""
         try:
-            card = json.loads(self.card.read_text(encoding="utf-8"))
+            card = read_json_object(self.card, "The card", MAX_CARD)
             chunks = card.pop("chunks")
             if card != self.head:
                 return {}
             return {i: Chunk.parse(raw, rows) for i, (raw, rows) in enumerate(zip(chunks, self.spans, strict=True))}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (InputError, ValueError, KeyError, TypeError, AttributeError):
             return {}
 
     def _read_journal(self) -> dict[int, Chunk]:
         """The chunks in the journal, up to the first damaged line."""
         chunks: dict[int, Chunk] = {}
         try:
-            with self.journal.open(encoding="utf-8") as file:
-                if json.loads(file.readline()) != self.head:
-                    return {}
-                for line in file:
-                    raw = json.loads(line)
-                    chunks[range(len(self.spans))[raw["chunk"]]] = Chunk.parse(raw, self.spans[raw["chunk"]])
-        except (OSError, ValueError, KeyError, TypeError, IndexError):
+            lines = read_json_lines(self.journal, "The journal")
+            if next(lines, None) != self.head:
+                return {}
+            for raw in lines:
+                chunks[range(len(self.spans))[raw["chunk"]]] = Chunk.parse(raw, self.spans[raw["chunk"]])
+        except (InputError, ValueError, KeyError, TypeError, IndexError):
             pass
         return chunks

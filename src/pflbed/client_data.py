@@ -51,7 +51,7 @@ class Images:
                 f"pixels must be uint8 of shape [N, H, W, C], got {self.source.dtype} {self.source.shape}; convert them"
             )
         if self.labels.shape != (len(self.rows),):
-            raise InputError(f"there must be one label per image, got {self.labels.shape} for {len(self.rows)} images")
+            raise InputError(f"There must be one label per image, got {self.labels.shape} for {len(self.rows)} images")
 
     @property
     def pixels(self) -> NDArray[np.uint8]:
@@ -129,7 +129,7 @@ class Client:
         if size not in self.sizes:
             known = ", ".join(self.sizes) or "none"
             raise InputError(
-                f"the size must be one that client {self.id!r} has ({known}), got {size!r}; choose another"
+                f"The size must be one that client {self.id!r} has ({known}), got {size!r}; choose another"
             )
         places = self.sizes[size]
         if len(places) == len(self.train):
@@ -159,7 +159,7 @@ class Clients(Mapping[str, Client]):
     def __init__(self, benchmark: Benchmark, pixels: NDArray[np.uint8]) -> None:
         if len(pixels) != len(benchmark.table):
             raise InputError(
-                f"there must be one image per row of the benchmark, got {len(pixels)} images for "
+                f"There must be one image per row of the benchmark, got {len(pixels)} images for "
                 f"{len(benchmark.table)} rows; build the benchmark from the table that came with the images"
             )
         self.benchmark, self.pixels = benchmark, pixels
@@ -242,7 +242,7 @@ class ClientView(Mapping[str, Client]):
     def __getitem__(self, name: str) -> Client:
         if name not in self._names:
             raise InputError(
-                f"client must be one of the {len(self)} of this view, got {name!r}{did_you_mean(name, list(self))}; "
+                f"Client must be one of the {len(self)} of this view, got {name!r}{did_you_mean(name, list(self))}; "
                 "choose one of these"
             )
         return self.clients[name]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pflbed.cache import Decoded, Progress, decode
 from pflbed.errors import InputError, did_you_mean
 from pflbed.images import Resolution, open_file
+from pflbed.problems import Problem, sentences
 from pflbed.sources import SOURCES
 from pflbed.sources.base import Source
 from pflbed.spec import Spec
@@ -52,11 +53,16 @@ class Dataset:
         return decode(self.root, chosen, resolution, progress, self.source.open_image, channels=channels)
 
     def problems(self, findings: Findings | None = None) -> list[str]:
-        """Describe the problems of the folder, names and counts and, if ``findings`` are given, of the images."""
-        from pflbed.check import Findings, describe
+        """Describe the problems for people, one sentence per kind; see ``every_problem``."""
+        return sentences(self.every_problem(findings))
 
-        named = [*self.source.oddities(self.root), *self.source.problems(self.table)]
-        return named + describe(self.table, findings or Findings([], []))
+    def every_problem(self, findings: Findings | None = None) -> list[Problem]:
+        """List the problems of the folder, names and counts and, if ``findings`` are given, of the images."""
+        from pflbed.check import Findings, problems_of
+
+        named = self.source.oddities(self.root)
+        named += [Problem("incomplete", text) for text in self.source.problems(self.table)]
+        return named + problems_of(self.table, findings or Findings([], []))
 
     def checked(self, progress: Progress | None = None) -> tuple[Dataset, Findings, list[str]]:
         """Read every image; leave out unreadable ones, group duplicates, and return the findings and problems."""
@@ -93,6 +99,10 @@ def find(
         >>> dataset.decode(28).images.shape == (len(dataset.table), 28, 28, 3)
         True
     """
+    if not str(data):
+        raise InputError(
+            "The data must be a folder, a table or 'digits4', got an empty name; '.' is the current folder"
+        )
     place = {"data": str(Path(data).absolute()) if str(data) != EMBEDDED else EMBEDDED, "source": source}
     if images is not None:
         place["images"] = str(Path(images).absolute())
@@ -103,10 +113,10 @@ def find(
     path = Path(data)
     if path.suffix.lower() in TABLES and not path.is_dir():
         if source is not None:
-            raise InputError(f"a table such as {path} needs no source, got {source!r}; leave --source out")
+            raise InputError(f"A table such as {path} needs no source, got {source!r}; leave --source out")
         return _table_file(path, images, place)
     if images is not None:
-        raise InputError(f"a folder of images goes with a csv or parquet table, but {path} is none; leave it out")
+        raise InputError(f"A folder of images goes with a csv or parquet table, but {path} is none; leave it out")
     if source is not None and source not in SOURCES:
         hint = did_you_mean(source, list(SOURCES), cutoff=0.6)
         raise InputError(f"source must be a known dataset, got {source!r}{hint}; leave it out for any folder")
@@ -133,7 +143,7 @@ def _table_file(path: Path, images: Path | None, place: dict[str, Any]) -> Datas
 def listed(table: Table, root: Path, place: dict[str, Any], title: str = "this table") -> Dataset:
     """The dataset of a table whose paths are relative to ``root``."""
     if not root.is_dir():
-        raise InputError(f"the images of a table must be in a folder, got {root}, which is none; check the path")
+        raise InputError(f"The images of a table must be in a folder, got {root}, which is none; check the path")
     source = Source(
         name="table", title=title, home="its images", layout="them where its paths say", scan=lambda _: table,
         open_image=open_file, counts={}, spec=Spec(),

@@ -20,7 +20,7 @@ try:
     from flwr_datasets.partitioner import Partitioner  # type: ignore[import-untyped]
 except ImportError as error:
     raise InputError(
-        f"a partitioner for Flower needs flwr-datasets, which cannot be imported here ({error}); "
+        f"A partitioner for Flower needs flwr-datasets, which cannot be imported here ({error}); "
         "pip install 'fedbasis[flower-datasets]'"
     ) from error
 
@@ -58,7 +58,7 @@ class ManifestPartitioner(Partitioner):  # type: ignore[misc]
         self._benchmark, self._split, self._size = benchmark, split, size
         self._ids = benchmark.new if role == "new" else benchmark.participating
         if not self._ids:
-            raise InputError(f"the benchmark must have {role} clients, got none; choose the other role")
+            raise InputError(f"The benchmark must have {role} clients, got none; choose the other role")
         if size is not None and split == "train":
             benchmark.rows(self._ids[0], size)  # a size that this role does not have is refused now
         self._found: Rows | None = None
@@ -77,7 +77,7 @@ class ManifestPartitioner(Partitioner):  # type: ignore[misc]
         """Return the rows of one client, in the order of the manifest."""
         if not 0 <= partition_id < len(self._ids):
             raise InputError(
-                f"a partition must be one of 0 to {len(self._ids) - 1}, got {partition_id}; see client_ids"
+                f"A partition must be one of 0 to {len(self._ids) - 1}, got {partition_id}; see client_ids"
             )
         places = self._places()[self._rows(self._ids[partition_id])]
         return self.dataset.select(places)
@@ -94,17 +94,17 @@ class ManifestPartitioner(Partitioner):  # type: ignore[misc]
             given = _column(self.dataset, "row") if has_rows else self._all_rows()
             if given.dtype.kind not in "iu" or (len(given) and not 0 <= given.min() <= given.max() < len(table)):
                 raise InputError(
-                    f"the column 'row' must hold rows of the manifest, 0 to {len(table) - 1}, but does not; "
+                    f"The column 'row' must hold rows of the manifest, 0 to {len(table) - 1}, but does not; "
                     "load the export of this very benchmark"
                 )
             if len(np.unique(given)) != len(given):
-                raise InputError("the column 'row' must name a row once, but one occurs twice; load each split once")
+                raise InputError("The column 'row' must name a row once, but one occurs twice; load each split once")
             places = np.full(len(table), -1, dtype=np.int64)
             places[given] = np.arange(len(given))
             needed = np.unique(np.concatenate([self._rows(name) for name in self._ids]))
             if (missing := needed[places[needed] < 0]).size:
                 raise InputError(
-                    f"the dataset must hold all {len(needed):,} rows of the clients, but lacks {len(missing):,}, the "
+                    f"The dataset must hold all {len(needed):,} rows of the clients, but lacks {len(missing):,}, the "
                     f"first being row {missing[0]} ({table.paths[missing[0]]}); give the split of this role, exported "
                     "from this very benchmark"
                 )
@@ -117,12 +117,12 @@ class ManifestPartitioner(Partitioner):  # type: ignore[misc]
         table = self._benchmark.table
         if len(self.dataset) != len(table):
             raise InputError(
-                f"a dataset without the column 'row' must have the manifest's {len(table):,} rows in their order, got "
+                f"A dataset without the column 'row' must have the manifest's {len(table):,} rows in their order, got "
                 f"{len(self.dataset):,}; use what 'pflbed export --to flower' writes"
             )
         if getattr(self.dataset, "_indices", None) is not None:  # set by shuffle, select and sort
             raise InputError(
-                "a dataset without the column 'row' must have its rows in the manifest's order, but it was shuffled or "
+                "A dataset without the column 'row' must have its rows in the manifest's order, but it was shuffled or "
                 "selected from; give FederatedDataset shuffle=False"
             )
         return np.arange(len(table), dtype=np.int64)
@@ -135,7 +135,7 @@ class ManifestPartitioner(Partitioner):  # type: ignore[misc]
         wrong = np.flatnonzero(_column(self.dataset, "label")[places] != table.labels[rows])
         if wrong.size:
             raise InputError(
-                f"the dataset's labels must be the manifest's, but row {rows[wrong[0]]} "
+                f"The dataset's labels must be the manifest's, but row {rows[wrong[0]]} "
                 f"({table.paths[rows[wrong[0]]]}) has another; load the export of this very benchmark, or the images "
                 "in the manifest's order"
             )

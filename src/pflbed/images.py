@@ -1,10 +1,13 @@
 """One image becomes one array of a given size: EXIF orientation applied, transparency on white, scaled, cropped.
 
 Scaling is antialiased bicubic and keeps the aspect ratio; the centre is cropped. A JPEG is always decoded at its full
-size: Pillow's ``draft`` would be faster for large files, but gives other pixels.
+size: Pillow's ``draft`` would be faster for large files, but gives other pixels. Only the formats of ``FORMATS`` are
+opened, whatever a file is called: Pillow knows others that start programs, such as PostScript. No other module opens
+image files.
 """
 
 import os
+import stat
 import struct
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,18 +28,35 @@ Opener = Callable[[Path, str], Image.Image]
 UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, IndexError, RuntimeError, struct.error,
               Image.DecompressionBombWarning, Image.DecompressionBombError)  # fmt: skip
 """The exceptions that Pillow raises for damaged files."""
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+"""What Pillow may take a file for."""
+MAX_BYTES = 2**30
+"""Bytes of an image file."""
 MAX_PIXELS = 64 * 2**20
 """Above the largest phone cameras; 100 million pixels would take 300 MB in every process."""
 
 
 def open_file(root: Path, path: str) -> Image.Image:
     """Open an image file below ``root``; reads its header alone."""
-    return Image.open(inside(root, path))
+    return open_picture(inside(root, path))
+
+
+def open_picture(path: Path) -> Image.Image:
+    """Open an image file of one of ``FORMATS``; reads its header alone, and a damaged file raises ``UNREADABLE``."""
+    try:
+        status = path.stat()
+    except RuntimeError as error:  # links that form a loop
+        raise OSError(str(error)) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError("an image must be a regular file, and this is none")
+    if status.st_size > MAX_BYTES:
+        raise OSError(f"an image must have at most {MAX_BYTES:,} bytes, and this one has more; scale it down")
+    return Image.open(path, formats=FORMATS)
 
 
 def read_image(path: Path, resolution: Resolution, channels: int = 3) -> NDArray[np.uint8]:
     """Decode one image file as ``fit`` does; a damaged file raises one of ``UNREADABLE``."""
-    with careful(), Image.open(path) as opened:
+    with careful(), open_picture(path) as opened:
         return fit(opened, resolution, channels)
 
 
@@ -106,7 +126,7 @@ def reason(error: BaseException, root: Path) -> str:
     """The reason why an image was left out, without the path of the data folder."""
     if isinstance(error, Image.DecompressionBombWarning):
         return f"an image must have at most {MAX_PIXELS:,} pixels, and this one has more; scale it down"
-    text = f"{type(error).__name__}: {error}"
+    text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
     folders = {str(root.absolute()), str(root.resolve())} - {root.absolute().anchor}
     for folder in sorted(folders, key=len, reverse=True):  # not the relative path, which may be an ordinary word
         text = text.replace(folder + os.sep, "").replace(folder, "")
@@ -116,7 +136,30 @@ def reason(error: BaseException, root: Path) -> str:
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        return Image.fromarray(_bytes(image)).convert("RGB")
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
     return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _bytes(image: Image.Image) -> NDArray[np.uint8]:
+    """The pixels of an image of 32-bit numbers as bytes.
+
+    What lies in 0..255 is kept. Floats in 0..1 count from black to white, and so does the range of a PPM file, which is
+    known. Any other image is scaled by its own smallest and largest number, as nothing says where black and white are.
+    """
+    values = np.asarray(image)
+    if not values.size or not np.isfinite(values).all():
+        raise OSError("the pixels of an image must be finite numbers, and these are not; convert it to 8 or 16 bits")
+    low, high = float(values.min()), float(values.max())
+    if image.mode == "I" and image.format == "PPM" and low >= 0 and high <= 65535:
+        return (values >> 8).astype(np.uint8)
+    if image.mode == "F" and low >= 0 and high <= 1:
+        return np.rint(values.astype(np.float64) * 255).astype(np.uint8)
+    if low >= 0 and high <= 255:
+        return values.astype(np.uint8)
+    if low == high:
+        raise OSError(f"all pixels are {low:g}, which is neither black nor white; convert it to 8 or 16 bits")
+    return np.rint((values.astype(np.float64) - low) * (255 / (high - low))).astype(np.uint8)

@@ -121,7 +121,7 @@ def _spec(clients: int, new: int, seed: int, given: Mapping[str, Any]) -> Spec:
     valid = [field.name for field in fields(Spec) if field.name not in ("clients_per_domain", "new_clients_per_domain")]
     for name in given:
         if name not in valid:
-            raise InputError(f"a setting of the split must be a field of Spec, got {name!r}{did_you_mean(name, valid)}")
+            raise InputError(f"A setting of the split must be a field of Spec, got {name!r}{did_you_mean(name, valid)}")
     counts = {"clients_per_domain": clients, "new_clients_per_domain": new}
     return Spec().changed({**given, **counts}, seed)
 
@@ -142,7 +142,7 @@ def _labels(labels: ArrayLike, classes: Sequence[str] | None, count: int) -> tup
     """The names of the classes and the number of every image's class."""
     array = np.asarray(labels)
     if array.shape != (count,):
-        raise InputError(f"there must be one label per image, got shape {array.shape} for {count} images")
+        raise InputError(f"There must be one label per image, got shape {array.shape} for {count} images")
     if array.dtype.kind not in "iuUO" or not (array.dtype.kind != "O" or all(isinstance(v, str) for v in array)):
         raise InputError(f"labels must be whole numbers or names, got {array.dtype}; convert them")
     if classes is None:
@@ -158,7 +158,7 @@ def _labels(labels: ArrayLike, classes: Sequence[str] | None, count: int) -> tup
     index = {name: i for i, name in enumerate(names)}
     for name in array:
         if name not in index:
-            raise InputError(f"every label must be one of classes, got {name!r}{did_you_mean(name, names)}")
+            raise InputError(f"Every label must be one of classes, got {name!r}{did_you_mean(name, names)}")
     return names, np.array([index[name] for name in array], dtype=np.int64)
 
 
@@ -166,7 +166,7 @@ def _encoded(what: str, values: Any, count: int) -> tuple[tuple[str, ...], Rows]
     """The distinct values as sorted names, and the number of every row's name."""
     texts = [str(value) for value in values]
     if len(texts) != count:
-        raise InputError(f"there must be one of {what} per image, got {len(texts)} for {count} images")
+        raise InputError(f"There must be one of {what} per image, got {len(texts)} for {count} images")
     names = tuple(in_order(set(texts)))
     index = {name: i for i, name in enumerate(names)}
     return names, np.array([index[text] for text in texts], dtype=np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from pflbed.benchmark import NEW, SPLITS, Benchmark
 from pflbed.errors import InputError
 from pflbed.files import replacing, sha256_of, write_json
+from pflbed.foreign import read_json_object, require_file
+from pflbed.foreign_tables import LOGICAL, MAX_TABLE, TEXT, Kinds, read_table
 from pflbed.safe_paths import check_relative
 from pflbed.spec import Spec
 from pflbed.table import Rows, Table
@@ -25,6 +28,8 @@ FORMAT = 2
 MANIFEST = "manifest.parquet"
 CARD = "card.json"
 COLUMNS = ("path", "domain", "class", "user", "split", "client", "size", "group", "official_test")
+MAX_CARD = 512 * 2**20
+"""Bytes; a hundred thousand clients have some hundred megabytes of label distributions."""
 KEYS = {"spec", "digest", "manifest_sha256", "class_names", "domain_names", "client_ids"}
 
 
@@ -87,33 +92,32 @@ def load_manifest(folder: Path) -> Benchmark:
         ...     load_manifest(Path(folder)).new
         ('data/n00', 'data/n01')
     """
-    import pyarrow as pa
-    from pyarrow import parquet
-
     card = read_card(folder)
     path = Path(folder) / MANIFEST
-    if not path.is_file():
-        raise InputError(f"a benchmark folder must hold {MANIFEST}, got none in {folder}; build the benchmark again")
+    if not path.exists():
+        raise InputError(f"A benchmark folder must hold {MANIFEST}, got none in {folder}; build the benchmark again")
+    require_file(path, "The manifest", MAX_TABLE)
     if sha256_of(path) != card["manifest_sha256"]:
         raise InputError(
-            f"the file {path} must be the one its {CARD} was written for, but it differs; build the benchmark again"
+            f"The file {path} must be the one its {CARD} was written for, but it differs; build the benchmark again"
         )
-    try:
-        read = parquet.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"the file {path} must be parquet, but it cannot be read ({error}); build it again") from error
-    if missing := [name for name in COLUMNS if name not in read.column_names]:
-        raise InputError(
-            f"the file {path} must have the columns {', '.join(COLUMNS)}, got none of {missing}; build it again"
-        )
+    read = read_table(path, "The manifest", partial(_chosen, path))
     spec = Spec.from_json(card["spec"])
-    paths = tuple(read["path"].to_pylist())
+    if read["path"].null_count:
+        raise InputError(
+            f"Every row of {path} must have a path, but {read['path'].null_count} have none; build it again"
+        )
+    paths = _texts(read["path"])
     check_relative(paths)
 
     def numbers(column: str, names: list[str] | tuple[str, ...], optional: bool = False) -> Rows:
         return _numbered(read[column], names, column, path, optional)
 
     def filled(column: str) -> bool:
+        if read[column].null_count not in (0, len(read)):
+            raise InputError(
+                f"The column {column!r} of {path} must be full or empty, but it is neither; build it again"
+            )
         return bool(read[column].null_count < len(read))
 
     table = Table(
@@ -123,7 +127,7 @@ def load_manifest(folder: Path) -> Benchmark:
         class_names=tuple(card["class_names"]),
         domain_names=tuple(card["domain_names"]),
         digest=card["digest"],
-        groups=tuple(read["group"].to_pylist()) if filled("group") else None,
+        groups=_texts(read["group"]) if filled("group") else None,
         users=numbers("user", card.get("user_names", [])) if filled("user") else None,
         user_names=tuple(card.get("user_names", [])),
         official_test=np.asarray(read["official_test"]) if filled("official_test") else None,
@@ -136,12 +140,14 @@ def load_manifest(folder: Path) -> Benchmark:
         client_ids=tuple(card["client_ids"]),
         smallest=numbers("size", tuple(spec.sizes), optional=True).astype(np.int8),
     )
+    if not benchmark.client_ids:
+        raise InputError(f"A benchmark must have at least one client, but {path} has none; build it again")
     trained = benchmark.client[(benchmark.split <= NEW) & (benchmark.client >= 0)]
     if len(set(benchmark.client_ids)) != len(benchmark.client_ids) or len(np.unique(trained)) != len(
         benchmark.client_ids
     ):
         raise InputError(
-            f"every client of {path} must be named once and have training rows, but not all do; build it again"
+            f"Every client of {path} must be named once and have training rows, but not all do; build it again"
         )
     return benchmark
 
@@ -149,27 +155,20 @@ def load_manifest(folder: Path) -> Benchmark:
 def read_card(folder: Path) -> dict[str, Any]:
     """Read and check ``card.json``."""
     path = Path(folder) / CARD
-    try:
-        card = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError) as error:
+    if not path.exists():
+        raise InputError(f"A benchmark folder must hold {CARD}, got none at {path}; build the benchmark first")
+    card = read_json_object(path, "The card", MAX_CARD)
+    if card.get("format") != FORMAT:
         raise InputError(
-            f"a benchmark folder must hold {CARD}, got none at {path}; build the benchmark first"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"the file {path} must be JSON, but it cannot be read ({error}); build the benchmark again"
-        ) from error
-    if not isinstance(card, dict) or card.get("format") != FORMAT:
-        got = card.get("format") if isinstance(card, dict) else card
-        raise InputError(
-            f"the file {path} must have format {FORMAT}, got {got!r}; build the benchmark again with this version"
+            f"The file {path} must have format {FORMAT}, got {card.get('format')!r:.80}; build it again with "
+            "this version"
         )
     if missing := sorted(KEYS - card.keys()):
         raise InputError(
-            f"the file {path} must have the keys {sorted(KEYS)}, got none of {missing}; build the benchmark again"
+            f"The file {path} must have the keys {sorted(KEYS)}, got none of {missing}; build the benchmark again"
         )
     if card.get("card_sha256") != _self_digest(card):
-        raise InputError(f"the file {path} must be as it was written, but it was edited; build the benchmark again")
+        raise InputError(f"The file {path} must be as it was written, but it was edited; build the benchmark again")
     for key in ("digest", "data_digest", "manifest_sha256", "source"):
         if not isinstance(card.get(key, ""), str):
             raise InputError(f"{key} of {path} must be text, got {card[key]!r:.80}; build the benchmark again")
@@ -178,6 +177,18 @@ def read_card(folder: Path) -> dict[str, Any]:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise InputError(f"{key} of {path} must be a list of names, got {names!r:.80}; build the benchmark again")
     return card
+
+
+def _chosen(path: Path, names: list[str]) -> Kinds:
+    if missing := [name for name in COLUMNS if name not in names]:
+        raise InputError(
+            f"The file {path} must have the columns {', '.join(COLUMNS)}, got none of {missing}; build it again"
+        )
+    return {name: (LOGICAL if name == "official_test" else TEXT,) for name in COLUMNS}
+
+
+def _texts(column: Any) -> tuple[str, ...]:
+    return tuple(column.to_numpy(zero_copy_only=False).tolist())
 
 
 def _self_digest(card: dict[str, Any]) -> str:
@@ -199,13 +210,13 @@ def _numbered(column: Any, names: list[str] | tuple[str, ...], what: str, path: 
     import pyarrow as pa
     from pyarrow import compute
 
-    numbers = compute.index_in(column, value_set=pa.array(list(names), type=pa.string()))
+    numbers = compute.index_in(column, value_set=pa.array(list(names), type=pa.large_string()))
     known = compute.is_null(column) if optional else False
     wrong = compute.and_(compute.is_null(numbers), compute.invert(known) if optional else True)
     if compute.any(wrong).as_py():
         value = column.filter(wrong)[0].as_py()
         raise InputError(
-            f"the column {what!r} of {path} must hold names that {CARD} lists, got {value!r}; build the benchmark again"
+            f"The column {what!r} of {path} must hold names that {CARD} lists, got {value!r:.80}; build it again"
         )
     return np.asarray(compute.fill_null(numbers, -1)).astype(np.int64)
 

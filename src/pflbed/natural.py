@@ -19,12 +19,12 @@ def natural(table: Table, spec: Spec) -> Benchmark:
     """One client per user; each holds out some of its own images, stratified by class where possible."""
     if table.users is None:
         raise InputError(
-            "a natural partition needs the user of every image, but this dataset names no users; "
+            "A natural partition needs the user of every image, but this dataset names no users; "
             "choose another partition or give a table with a user column"
         )
     if table.official_test is not None and table.official_test.any():
         raise InputError(
-            "a natural partition tests every client on images of its own, but this table marks an official test set "
+            "A natural partition tests every client on images of its own, but this table marks an official test set "
             f"of {table.official_test.sum()} images; leave the split column out or choose another partition"
         )
     assignment = Assignment(table, spec)
@@ -81,7 +81,7 @@ def _keep_apart(assignment: Assignment, groups: tuple[str, ...]) -> None:
     )
     if (poor := np.flatnonzero(trained < assignment.spec.min_rows)).size:
         raise InputError(
-            f"client {assignment.ids[poor[0]]!r} must train on at least {assignment.spec.min_rows} images, got "
+            f"Client {assignment.ids[poor[0]]!r} must train on at least {assignment.spec.min_rows} images, got "
             f"{trained[poor[0]]} that are no copies of test or validation images; remove copies or "
             "ask for a smaller min_rows"
         )

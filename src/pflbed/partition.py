@@ -145,7 +145,7 @@ def shards(labels: Rows, clients: int, classes_per_client: int, rng: np.random.G
         )
     if clients * classes_per_client < len(classes):
         raise InputError(
-            f"the clients' classes must cover all {len(classes)}, but {clients} clients of {classes_per_client} cover "
+            f"The clients' classes must cover all {len(classes)}, but {clients} clients of {classes_per_client} cover "
             f"{clients * classes_per_client}; ask for more clients or a larger classes_per_client"
         )
     left = _apportion(sizes, clients * classes_per_client, clients)
@@ -167,7 +167,7 @@ def shards(labels: Rows, clients: int, classes_per_client: int, rng: np.random.G
     smallest = int(counts.sum(axis=0).min())
     if smallest < min_rows:
         raise InputError(
-            f"every client must get at least {min_rows} images, but {clients} clients of {classes_per_client} classes "
+            f"Every client must get at least {min_rows} images, but {clients} clients of {classes_per_client} classes "
             f"leave one with {smallest} of {len(labels)}; ask for fewer clients, a smaller classes_per_client or a "
             "smaller min_rows"
         )
@@ -224,7 +224,7 @@ def _divide(
         weights = weights.copy()
         weights[:, poor] = renew(poor)
     raise InputError(
-        f"every client must get at least {min_rows} images, but {TRIES} draws of {what} did not give that for "
+        f"Every client must get at least {min_rows} images, but {TRIES} draws of {what} did not give that for "
         f"{len(labels)} images of {len(sizes)} classes and {clients} clients; "
         "ask for fewer clients, a larger alpha or a smaller min_rows"
     )

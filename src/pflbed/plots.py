@@ -10,6 +10,7 @@ import numpy as np
 from pflbed.benchmark import MIXED, Benchmark
 from pflbed.errors import InputError
 from pflbed.files import replacing
+from pflbed.plain_text import one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +65,7 @@ def client_bubbles(benchmark: Benchmark, participating: bool = True, legend: boo
     names = benchmark.participating if participating else benchmark.new
     if not names:
         raise InputError(
-            "a plot of clients needs some, but this benchmark has none of this kind; choose the other kind"
+            "A plot of clients needs some, but this benchmark has none of this kind; choose the other kind"
         )
     return _figure(benchmark, {"participating clients" if participating else "new clients": names}, legend)
 
@@ -75,7 +76,7 @@ def save_bubbles(benchmark: Benchmark, path: Path) -> None:
 
     kind = path.suffix.lower().removeprefix(".")
     if kind not in ("png", "svg", "pdf"):
-        raise InputError(f"a picture must be a png, svg or pdf file, got {path.name!r}; change its ending")
+        raise InputError(f"A picture must be a png, svg or pdf file, got {path.name!r}; change its ending")
     shown = {"participating clients": benchmark.participating, "new clients": benchmark.new}
     with matplotlib.rc_context(), replacing(path) as temporary, warnings.catch_warnings():
         matplotlib.rcdefaults()
@@ -177,4 +178,5 @@ def _images(count: int) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 24 else f"{name[:22]}…"
+    shown = one_line(name)
+    return shown if len(shown) <= 24 else f"{shown[:22]}…"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from pflbed.benchmark import Benchmark
 from pflbed.errors import InputError
 from pflbed.files import replacing
+from pflbed.foreign_tables import TEXT, WHOLE, Kinds, read_table
 from pflbed.score import bootstrap_interval, global_accuracy, weighted_accuracy
 from pflbed.seeding import generator
 from pflbed.table import Rows
@@ -79,34 +81,24 @@ class Scores:
 
 def score_file(benchmark: Benchmark, file: Path) -> Scores:
     """Read predictions from a parquet or csv file and score them."""
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
-    from pyarrow import parquet
-
     file = Path(file)
-    if not file.is_file():
-        raise InputError(f"the predictions must be a parquet or csv file, got {file}, which is none; check the path")
-    try:
-        texts = arrow_csv.ConvertOptions(
-            column_types={"client": pa.string(), "predicted": pa.string()}, null_values=[""], strings_can_be_null=True
-        )
-        is_text = file.suffix.lower() == ".csv"  # where 001 is a name and not the number 1
-        read = arrow_csv.read_csv(file, convert_options=texts) if is_text else parquet.read_table(file)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(
-            f"the file {file} must be a parquet or csv table, but it cannot be read ({error}); write it again"
-        ) from None
-    if missing := [name for name in COLUMNS if name not in read.column_names]:
-        raise InputError(
-            f"{file.name} must have the columns {', '.join(COLUMNS)}, got {', '.join(read.column_names) or 'none'}; "
-            f"add {', '.join(missing)}"
-        )
-    columns = [read[name] for name in COLUMNS]
+    most = sum(len(benchmark.held_rows(name, "test")) for name in benchmark.client_ids)
+    read = read_table(file, "The predictions", partial(_chosen, file), rows=most)
+    columns = [read[name].combine_chunks() for name in COLUMNS]
     for name, column in zip(COLUMNS, columns, strict=True):
         if column.null_count:
-            raise InputError(f"the column {name!r} of {file} must be full, but {column.null_count} values are missing")
-    client = columns[0].cast(pa.string())
-    return score(benchmark, client.to_numpy(zero_copy_only=False), *(np.asarray(column) for column in columns[1:]))
+            raise InputError(f"The column {name!r} of {file} must be full, but {column.null_count} values are missing")
+    client = columns[0].cast("large_string")
+    return score(benchmark, *(column.to_numpy(zero_copy_only=False) for column in (client, *columns[1:])))
+
+
+def _chosen(file: Path, names: list[str]) -> Kinds:
+    if missing := [name for name in COLUMNS if name not in names]:
+        raise InputError(
+            f"{file.name} must have the columns {', '.join(COLUMNS)}, got {', '.join(names)[:200] or 'none'}; "
+            f"add {', '.join(missing)}"
+        )
+    return {"client": (TEXT, WHOLE), "row": (WHOLE,), "predicted": (TEXT, WHOLE)}
 
 
 def score(benchmark: Benchmark, client: Any, row: Any, predicted: Any) -> Scores:
@@ -117,7 +109,7 @@ def score(benchmark: Benchmark, client: Any, row: Any, predicted: Any) -> Scores
             f"client, row and predicted must be equally long, got {client.shape}, {row.shape} and {predicted.shape}"
         )
     if not len(client):
-        raise InputError("there must be at least one prediction, got none; predict every test row of every client")
+        raise InputError("There must be at least one prediction, got none; predict every test row of every client")
     if row.dtype.kind not in "iu":
         raise InputError(f"row must hold row numbers of the manifest, got {row.dtype}; count from 0 as in the manifest")
     guesses = _classes(benchmark, predicted)
@@ -128,7 +120,7 @@ def score(benchmark: Benchmark, client: Any, row: Any, predicted: Any) -> Scores
     for name in names[np.argsort(first)]:
         if str(name) not in roles:
             raise InputError(
-                f"the column 'client' must name clients of the benchmark, got {str(name)!r}; the first is "
+                f"The column 'client' must name clients of the benchmark, got {str(name)!r}; the first is "
                 f"{benchmark.client_ids[0]!r}"
             )
     place = {str(name): i for i, name in enumerate(names)}
@@ -143,7 +135,7 @@ def score(benchmark: Benchmark, client: Any, row: Any, predicted: Any) -> Scores
         truth, weights = benchmark.table.labels[tested], benchmark.held_weights(name, "test")
         if not weights.sum():
             raise InputError(
-                f"client {name!r} has no test image of a class it trains on, so it cannot be scored; leave it out"
+                f"Client {name!r} has no test image of a class it trains on, so it cannot be scored; leave it out"
             )
         personalized[name] = weighted_accuracy(guesses[mine], truth, weights)
         unweighted[name] = global_accuracy(guesses[mine], truth)
@@ -157,7 +149,7 @@ def _classes(benchmark: Benchmark, predicted: Any) -> Rows:
         numbers = np.asarray(predicted, dtype=np.int64)
         if [str(i) for i in range(len(names))] != list(names) and all(name.isdecimal() for name in names):
             raise InputError(
-                f"the classes of this benchmark are called by numbers ({', '.join(names[:3])} ...) that are not their "
+                f"The classes of this benchmark are called by numbers ({', '.join(names[:3])} ...) that are not their "
                 "places, so predicted must hold their names as text, got numbers; convert the column to text"
             )
     elif predicted.dtype.kind in "OUT":
@@ -186,18 +178,18 @@ def _classes(benchmark: Benchmark, predicted: Any) -> Rows:
 def _all_once(name: str, rows: Rows, tested: Rows) -> None:
     """Check sorted rows against the client's test rows."""
     if not len(tested):
-        raise InputError(f"client {name!r} has no test images in this benchmark; leave it out of the predictions")
+        raise InputError(f"Client {name!r} has no test images in this benchmark; leave it out of the predictions")
     if (doubled := np.flatnonzero(np.diff(rows) == 0)).size:
         raise InputError(
-            f"client {name!r} must have one prediction per row, got two for row {rows[doubled[0]]}; keep one"
+            f"Client {name!r} must have one prediction per row, got two for row {rows[doubled[0]]}; keep one"
         )
     if (foreign := np.setdiff1d(rows, tested)).size:
         raise InputError(
-            f"client {name!r} must be predicted on its test rows alone, got row {foreign[0]}, which is none of its "
+            f"Client {name!r} must be predicted on its test rows alone, got row {foreign[0]}, which is none of its "
             f"{len(tested)}; 'pflbed export --to blank' lists them"
         )
     if len(rows) != len(tested):
         raise InputError(
-            f"client {name!r} must be predicted on all of its {len(tested)} test rows, got {len(rows)}; the first that "
+            f"Client {name!r} must be predicted on all of its {len(tested)} test rows, got {len(rows)}; the first that "
             f"is missing is {np.setdiff1d(tested, rows)[0]}"
         )

@@ -31,6 +31,11 @@ def check_relative(paths: Sequence[str]) -> None:
         raise unsafe(paths[row], row)
 
 
+def is_safe(name: str) -> bool:
+    """Whether a path, or one component of it, can be a row of a table."""
+    return not _UNSAFE.search(name)
+
+
 def first_unsafe(column: Any) -> int | None:
     """The same for a text column of pyarrow: the first row that is not safe, if any."""
     import pyarrow.compute as pc
@@ -42,9 +47,13 @@ def first_unsafe(column: Any) -> int | None:
 def unsafe(path: str, row: int, where: str = "") -> InputError:
     """The error for an unsafe path; rows are counted from 1."""
     return InputError(
-        "a path must be relative to the data folder, /-separated, and free of .. and control characters, "
+        "A path must be relative to the data folder, /-separated, and free of .. and control characters, "
         f"got {path[:200]!r} in row {row + 1}{where}; write it as folder/image.jpg"
     )
+
+
+class UnsafePathError(InputError):
+    """The path of one row leaves the data folder, or leads nowhere; that row alone cannot be read."""
 
 
 def inside(root: Path, path: str) -> Path:
@@ -58,10 +67,12 @@ def inside(root: Path, path: str) -> Path:
         if name in ("", ".", "..") or found.is_symlink():
             found = (base / path).resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL
-        raise InputError(f"a path must name a file, got {path[:200]!r} in {root} ({error}); check the path") from error
+        raise UnsafePathError(
+            f"A path must name a file, got {path[:200]!r} in {root} ({error}); check the path"
+        ) from error
     if found == base or not found.is_relative_to(base):
-        raise InputError(
-            f"a path must stay inside the data folder, also through links, got {path[:200]!r}, which leaves {root}; "
+        raise UnsafePathError(
+            f"A path must stay inside the data folder, also through links, got {path[:200]!r}, which leaves {root}; "
             "copy the file into the folder instead"
         )
     return found

@@ -52,10 +52,10 @@ def weighted_accuracy(predicted: ArrayLike, labels: ArrayLike, weights: ArrayLik
     correct, truth = _compared(predicted, labels)
     weight = _distribution(weights)
     if weight.shape != truth.shape:
-        raise InputError(f"there must be one weight per label, got shapes {weight.shape} and {truth.shape}")
+        raise InputError(f"There must be one weight per label, got shapes {weight.shape} and {truth.shape}")
     if weight.sum() <= 0:
         raise InputError(
-            "the test labels must include a class that the client has, but P_m(y) is zero for all of them; "
+            "The test labels must include a class that the client has, but P_m(y) is zero for all of them; "
             "test on the client's own domain"
         )
     return float((weight * correct).sum() / weight.sum())
@@ -96,7 +96,7 @@ def label_mismatch(p_train: ArrayLike, p_test: ArrayLike) -> float:
     train, test = np.atleast_2d(_distribution(p_train)), np.atleast_2d(_distribution(p_test))
     if train.shape != test.shape or not train.size:
         raise InputError(
-            f"both distributions must be a row per client and a column per class, got shapes {train.shape} and "
+            f"Both distributions must be a row per client and a column per class, got shapes {train.shape} and "
             f"{test.shape}; use the same clients and classes for both"
         )
     return float(np.abs(train - test).sum(axis=1).mean())
@@ -123,7 +123,7 @@ def bootstrap_interval(
     """
     scores = np.asarray(values, dtype=np.float64)
     if scores.ndim != 1 or not scores.size or not np.isfinite(scores).all():
-        raise InputError(f"an interval needs a finite score per client, got an array of shape {scores.shape}")
+        raise InputError(f"An interval needs a finite score per client, got an array of shape {scores.shape}")
     means = np.empty(draws, dtype=np.float64)
     batch = max(1, 10_000_000 // len(scores))  # of resamples held in memory at once
     for start in range(0, draws, batch):
@@ -136,7 +136,7 @@ def bootstrap_interval(
 def _compared(predicted: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     guess, truth = np.asarray(predicted), np.asarray(labels)
     if guess.ndim != 1 or guess.shape != truth.shape:
-        raise InputError(f"there must be one prediction per label, got shapes {guess.shape} and {truth.shape}")
+        raise InputError(f"There must be one prediction per label, got shapes {guess.shape} and {truth.shape}")
     if not guess.size:
         raise InputError("accuracy needs at least one prediction, got none; check that the test set is not empty")
     if truth.dtype.kind not in "iu" or guess.dtype.kind not in "iu":
@@ -148,6 +148,6 @@ def _distribution(values: ArrayLike) -> NDArray[np.float64]:
     array = np.asarray(values, dtype=np.float64)
     if not np.isfinite(array).all() or (array < 0).any():
         raise InputError(
-            "a label distribution must hold finite numbers of at least 0, got others; count the labels again"
+            "A label distribution must hold finite numbers of at least 0, got others; count the labels again"
         )
     return array

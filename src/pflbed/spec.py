@@ -109,14 +109,18 @@ class Spec:
             raise InputError(f"split must leave something to train on, got {self.split!r}; raise the first share")
         if not self.natural and (self.split[1] > 0) != (self.new_clients_per_domain > 0):
             raise InputError(
-                "the new clients' share in split and new_clients_per_domain must both be positive or both be zero, "
+                "The new clients' share in split and new_clients_per_domain must both be positive or both be zero, "
                 f"got {self.split[1]:g} % and {self.new_clients_per_domain}; change one of them"
             )
 
     def _check_sizes(self) -> None:
         object.__setattr__(self, "sizes", dict(self.sizes))
         fractions = list(self.sizes.values())
-        good = fractions and all(_number(part) and 0 < part <= 1 for part in fractions) and all(self.sizes)
+        good = (
+            fractions
+            and all(_number(part) and 0 < part <= 1 for part in fractions)
+            and all(name and isinstance(name, str) for name in self.sizes)
+        )
         if not good or any(b <= a for a, b in pairwise(fractions)):
             raise InputError(
                 f"sizes must map names to increasing fractions above 0 and up to 1, got {self.sizes!r}; "
@@ -124,7 +128,7 @@ class Spec:
             )
         if self.natural and self.new_clients_per_domain and fractions[-1] + self.split[2] / 100 >= 1:
             raise InputError(
-                "in a natural partition the largest size and the validation share must leave images of a new client "
+                "In a natural partition the largest size and the validation share must leave images of a new client "
                 f"to test on, got {fractions[-1]:g} and {self.split[2]:g} %; the paper uses 0.4 and 20 %"
             )
 
@@ -136,12 +140,14 @@ class Spec:
     def from_json(cls, value: Mapping[str, Any]) -> Spec:
         """Convert back from ``as_json``."""
         try:
+            if len(dict(value["sizes"])) != len(value["sizes"]):
+                raise InputError(f"Every size of a benchmark must have a name of its own, got {value['sizes']!r:.200}")
             return cls(**{**value, "split": tuple(value["split"]), "sizes": dict(value["sizes"])})
         except (TypeError, KeyError, ValueError) as error:
             if isinstance(error, InputError):
                 raise
             raise InputError(
-                f"the specification of a benchmark must have its fields, got {value!r} ({error})"
+                f"The specification of a benchmark must have its fields, got {value!r:.200} ({error})"
             ) from None
 
 

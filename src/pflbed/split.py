@@ -59,7 +59,7 @@ def build(table: Table, spec: Spec) -> Benchmark:
         12
     """
     if not len(table):
-        raise InputError("a benchmark must have images, got an empty table; check where the data is read")
+        raise InputError("A benchmark must have images, got an empty table; check where the data is read")
     if spec.natural:
         return natural(table, spec)
     assignment = Assignment(table, spec)
@@ -68,7 +68,7 @@ def build(table: Table, spec: Spec) -> Benchmark:
     official = np.zeros(len(table), dtype=np.bool_) if table.official_test is None else table.official_test
     if spec.split[3] and all(official[rows].any() for _, rows in by_domain(table)):
         raise InputError(
-            f"this dataset has an official test set of {official.sum()} images, so the test share of split must be 0, "
+            f"This dataset has an official test set of {official.sum()} images, so the test share of split must be 0, "
             f"got {spec.split[3]:g}; give it to the clients"
         )
     for domain, rows in by_domain(table):
@@ -141,7 +141,7 @@ def _split_domain(
         if percent and not count:
             classes, sizes = np.unique(everything, return_counts=True)
             raise InputError(
-                f"the {SPLITS[split]} set must hold an image of every class, but {percent:g} % of {len(everything)} "
+                f"The {SPLITS[split]} set must hold an image of every class, but {percent:g} % of {len(everything)} "
                 f"images, and at most 1/{cap} of the {sizes.min()} of class {names[classes[sizes.argmin()]]!r}, is "
                 "none; add images of it, take its folder out or change the split"
             )
@@ -162,7 +162,7 @@ def _group_numbers(table: Table) -> Rows:
     pairs = np.unique(np.stack([numbers, table.domains]), axis=1)
     if (doubled := np.flatnonzero(np.diff(pairs[0]) == 0)).size:
         group = table.groups[int(np.argmax(numbers == pairs[0, doubled[0]]))]
-        raise InputError(f"a group must be within one domain, but {group!r} is in two; use another name per domain")
+        raise InputError(f"A group must be within one domain, but {group!r} is in two; use another name per domain")
     return numbers
 
 

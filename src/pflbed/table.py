@@ -65,7 +65,7 @@ class Table:
         count = len(self.paths)
         if len(self.class_names) > MAX_CLASSES:
             raise InputError(
-                f"a dataset can have at most {MAX_CLASSES:,} classes, got {len(self.class_names):,}; is the right "
+                f"A dataset can have at most {MAX_CLASSES:,} classes, got {len(self.class_names):,}; is the right "
                 "column or level of folders the class?"
             )
         for name in ("paths", "class_names", "domain_names", "user_names"):

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from pflbed import foreign_tables
 from pflbed.errors import InputError
+from pflbed.foreign_tables import TEXT, WHOLE, Kinds
 from pflbed.safe_paths import first_unsafe, unsafe
 from pflbed.table import Rows, Table, in_order
 
@@ -24,7 +26,6 @@ FIELDS: Mapping[str, Sequence[str]] = {
 }
 """The fields of a table, and the column names that are accepted for each."""
 SPLITS = ("", "train", "test")
-TEXT = ("string", "large_string", "string_view")
 
 
 def read_table(file: Path, images: Path | None = None) -> Table:
@@ -35,36 +36,24 @@ def read_table(file: Path, images: Path | None = None) -> Table:
     """
     file = Path(file)
     if images is not None and not Path(images).is_dir():
-        raise InputError(f"the images must be in a folder, got {images}, which is none; check the path")
+        raise InputError(f"The images must be in a folder, got {images}, which is none; check the path")
     return table_of(read_columns(file, FIELDS, optional=("domain", "user", "group", "split")), file, file.stem)
 
 
 def read_columns(file: Path, fields: Mapping[str, Sequence[str]], optional: Collection[str] = ()) -> dict[str, Any]:
     """Read the columns of a csv or parquet file as text arrays without nulls, by field."""
-    import pyarrow as pa
-    from pyarrow import csv, parquet
+    if file.suffix.lower() not in (".csv", ".parquet"):
+        raise InputError(f"A table must be a .csv or a .parquet file, got {file}; save it as one of them")
+    names: dict[str, str] = {}
 
-    if not file.is_file():
-        raise InputError(f"a table must be a csv or parquet file, got {file}, which is no file; check the path")
-    try:
-        if file.suffix.lower() == ".csv":
-            with csv.open_csv(file) as opened:
-                names = _choose(file, opened.schema.names, fields, optional)
-            texts = dict.fromkeys(names.values(), pa.string())  # 007 and NA are names, not a number and a null
-            options = csv.ConvertOptions(column_types=texts, include_columns=list(texts), strings_can_be_null=False)
-            found = csv.read_csv(file, convert_options=options)
-        elif file.suffix.lower() == ".parquet":
-            with parquet.ParquetFile(file) as opened:
-                names = _choose(file, opened.schema_arrow.names, fields, optional)
-                found = opened.read(columns=list(names.values()))
-            found.validate(full=True)  # parquet, unlike csv, does not check that text is Unicode
-        else:
-            raise InputError(f"a table must be a .csv or a .parquet file, got {file}; save it as one of them")
-        if not found.num_rows:
-            raise InputError(f"a table must have at least one row, got none in {file}; check how it was made")
-        return {field: _text(file, name, found.column(name), gaps=field == "split") for field, name in names.items()}
-    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        raise InputError(f"a table must be a whole csv or parquet file, got {file} ({error}); save it again") from error
+    def choose(found: list[str]) -> Kinds:
+        names.update(_choose(file, found, fields, optional))
+        return dict.fromkeys(names.values(), (TEXT, WHOLE))
+
+    read = foreign_tables.read_table(file, "The table", choose)
+    if not read.num_rows:
+        raise InputError(f"A table must have at least one row, got none in {file}; check how it was made")
+    return {field: _text(file, name, read.column(name), gaps=field == "split") for field, name in names.items()}
 
 
 def _choose(
@@ -76,12 +65,12 @@ def _choose(
         found = [name for name in names if name.strip().lower() in accepted]
         if len(found) > 1:
             raise InputError(
-                f"a table must have one column for the {field}, got {', '.join(map(repr, found))} in {file}; "
+                f"A table must have one column for the {field}, got {', '.join(map(repr, found))} in {file}; "
                 "rename or remove all but one"
             )
         if not found and field not in optional:
             raise InputError(
-                f"a table must have a column {' or '.join(accepted)}, got {', '.join(map(repr, names))} in {file}; "
+                f"A table must have a column {' or '.join(accepted)}, got {', '.join(map(repr, names))} in {file}; "
                 "add or rename one"
             )
         if found:
@@ -94,20 +83,13 @@ def _text(file: Path, name: str, column: Any, gaps: bool) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if str(column.type) not in TEXT and not pa.types.is_integer(column.type):
-        raise InputError(
-            f"the column {name!r} must hold text or whole numbers, got {column.type} in {file}; convert it"
-        )
-    # Large offsets, because 5 million paths may be more than 2 GB of text.
     array = column.cast(pa.large_string()).combine_chunks()
     if array.null_count:
         array = pc.fill_null(array, "")
     row = -1 if gaps else pc.index(array, "").as_py()
     if row >= 0:
         raise InputError(
-            f"every row must have a value in the column {name!r}, got none in row {row + 1} of {file}; "
+            f"Every row must have a value in the column {name!r}, got none in row {row + 1} of {file}; "
             "fill it in or remove the row"
         )
     return array

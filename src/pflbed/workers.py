@@ -71,7 +71,7 @@ def run_jobs(
                 key, line, code = answers.get()
                 if code < 0:
                     raise InputError(
-                        f"a process reading images must live until they are read, but one was ended by signal {-code}; "
+                        f"A process reading images must live until they are read, but one was ended by signal {-code}; "
                         "run the same again to go on from there, with fewer workers if memory is short"
                     )
                 # A worker that failed sends no error: run the job here, where the same error is raised.

@@ -18,7 +18,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 HOLDS: set[str] = set()
 """Variants whose server needs all of a round's models at once (in one round, or in its state)."""
 SLOW: set[str] = set()
-"""Variants that learn too little in four rounds to show it in the loss."""
+"""Variants that need more than three rounds of one epoch to show in the loss that they learn."""
 UPPER = {"lg-fedavg": ("fc.",), "lg-fedavg-half": ("conv3.", "fc.")}
 LOWER = {
     "fedper": ("conv1.", "conv2.", "conv3."),

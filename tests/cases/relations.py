@@ -17,7 +17,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 HOLDS = set(VARIANTS)
 """Variants whose server needs all of a round's models at once (in one round, or in its state)."""
 SLOW: set[str] = set()
-"""Variants that learn too little in four rounds to show it in the loss."""
+"""Variants that need more than three rounds of one epoch to show in the loss that they learn."""
 
 
 def sent(variant: str, task: Task, round: int) -> dict[str, set[str]]:

@@ -5,12 +5,12 @@ import multiprocessing
 import pytest
 import torch
 
+from battery import make
 from fedbasis.engines import choice
 from fedbasis.engines.choice import Machine, devices_of, workers_for
 from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.pool import Pool
 from fedbasis.networks.train import Recipe
-from test_methods import make
 
 
 def test_auto_is_a_pool_where_there_are_cores(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from battery import same
 from fedbasis.engines.client_state import ClientStates
 from fedbasis.tensors.params import State
 from pflbed.errors import InputError
-from test_methods import same
 
 
 def some(value: float) -> State:
@@ -73,7 +73,7 @@ def test_a_damaged_file_says_whose_it_is_and_what_to_do(tmp_path: Path) -> None:
     kept = ClientStates(tmp_path)
     kept.write("a", 0, some(1.0))
     next(tmp_path.rglob("1")).write_bytes(b"half")
-    with pytest.raises(InputError, match=r"must be whole.* a keeps it; remove the run's folder"):
+    with pytest.raises(InputError, match=r"must be whole.* It is the state of a; remove the run's folder"):
         kept.read("a", 1)
 
 

@@ -1,10 +1,10 @@
 """The worker of this process."""
 
+from battery import make
 from fedbasis.engines.base import Result, WorkerContext
 from fedbasis.engines.in_process import InProcess
 from fedbasis.networks.train import Recipe
 from fedbasis.tensors.params import State
-from test_methods import make
 
 
 def test_the_cache_of_another_shared_state_is_dropped(recipe: Recipe) -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+from battery import ROUNDS, VARIANTS, clients, make, same, trained
 from fedbasis.engines.base import Result, WorkerContext
 from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.pool import TRIES, Pool, WorkerError
@@ -29,8 +30,7 @@ from fedbasis.tensors.packed import mapped
 from fedbasis.tensors.params import State
 from helpers import MINUTES, gone, wait_until
 from pflbed.errors import InputError
-from test_methods import ROUNDS, VARIANTS, clients, make, same, trained
-from test_rounds import small
+from small_experiments import small
 
 ADAPTATION = Adaptation(epochs=2, batch=8)
 ONE_EACH = list({name: variant for variant, (name, _) in reversed(VARIANTS.items())}.values())
@@ -122,7 +122,10 @@ class TestSameBits:
 
     def test_in_evaluation(self, dataset: Path, pool_of: Callable[..., Pool]) -> None:
         prepared = prepare(small(dataset))
-        method, plan = prepared.method, EvaluationPlan(("none", "lp", "ft"), ("S", "M"), (0.05,), ADAPTATION)
+        method, plan = (
+            prepared.method,
+            EvaluationPlan(ways=("none", "lp", "ft"), sizes=("S", "M"), rates=(0.05,), adaptation=ADAPTATION),
+        )
         server = method.init(0)
 
         def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -178,7 +181,7 @@ class TestTasks:
 class TestErrors:
     def test_a_task_that_ends_every_process_gets_a_sentence(self, pool: Pool) -> None:
         names = ["client 1", "client 2", "client 3"]
-        with pytest.raises(InputError, match=rf"for client 2 ended its process {TRIES} times \(exit code 7\)\.$"):
+        with pytest.raises(InputError, match=rf"of client 2 ended its process {TRIES} times \(exit code 7\)\.$"):
             list(pool.run(deadly, {}, [1, 7, 3], names))
         with pytest.raises(InputError, match=r"for client 3 .* \(exit code -9\); there may be too little memory"):
             list(pool.run(deadly, {}, [1, 1, -9], names))
@@ -205,7 +208,7 @@ class TestErrors:
     def test_what_fails_while_a_worker_is_built_is_told(
         self, network: Network, kind: type[Exception], message: str, recipe: Recipe, pool_of: Callable[..., Pool]
     ) -> None:
-        method = METHODS["fedavg"](METHODS["fedavg"].Config(), Task(network, recipe, 2))
+        method = METHODS["fedavg"].build(METHODS["fedavg"].Config(), Task(network, recipe, 2))
         with pytest.raises(kind, match=message):
             list(pool_of(method).run(picky, {}, [3], ["three"]))
 
@@ -234,7 +237,7 @@ class TestProcesses:
             from fedbasis.networks.train import Preprocessing, Recipe
             from test_pool import pids, signalled
             task = Task(Network("cnn-small", 3, 12), Recipe(Preprocessing(12)), 2)
-            pool = Pool(METHODS["fedavg"](METHODS["fedavg"].Config(), task), ["cpu"] * 2)
+            pool = Pool(METHODS["fedavg"].build(METHODS["fedavg"].Config(), task), ["cpu"] * 2)
             results = pool.run(signalled, {{}}, [("", ""), ("", "/never"), ("", "/never")], "abc")
             next(results)
             print(*pids(pool), flush=True)

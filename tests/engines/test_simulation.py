@@ -4,13 +4,13 @@ from pathlib import Path
 
 import torch
 
+from battery import same
 from fedbasis.engines.base import ClientVersions
 from fedbasis.engines.client_state import ClientStates
 from fedbasis.experiment import prepare
 from fedbasis.networks.train import Examples
 from helpers import Serial
-from test_methods import same
-from test_rounds import small
+from small_experiments import small
 
 
 def test_examples_and_images_are_taken_alike(dataset: Path) -> None:

@@ -30,7 +30,7 @@ SERVED: dict[str, dict[str, Any]] = {
     "pfedhn": {},
 }
 STRENGTH = 0.5
-RECIPE = Recipe(Preprocessing(12), epochs=1, batch=8, rate=0.05)
+RECIPE = Recipe(preprocessing=Preprocessing(12), epochs=1, batch=8, rate=0.05)
 
 
 class Shrinking(FedAvg):
@@ -90,7 +90,7 @@ def methods() -> Iterator[Method]:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Flatten(), nn.Linear(432, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
     for network in (Network("__main__:factory", 3, 12), Instance("mine", 3, 12, module=module)):
-        yield Shrinking(Shrinking.Config(), Task(network, RECIPE, 2))
+        yield Shrinking.build(Shrinking.Config(), Task(network, RECIPE, 2))
 
 
 def same(one: State, other: State) -> bool:
@@ -107,9 +107,9 @@ if "--run" in sys.argv:  # not a guard: a process that imported this script agai
         outcome["compiler"] += [rest for _, rest in pool.run(compiler, {}, range(4), "abcd")]
         pool.close()
     for name, config in SERVED.items():
-        made = METHODS[name](METHODS[name].Config(**config), Task(Network("cnn-small", 3, 12), RECIPE, 2))
-        server, (first, *_) = made.published(train(made, InProcess(made))), data().values()
-        for how in ("lp", "ft", *made.personalizers):
+        made = METHODS[name].build(METHODS[name].Config(**config), Task(Network("cnn-small", 3, 12), RECIPE, 2))
+        server, (first, *_) = made.serving.published(train(made, InProcess(made))), data().values()
+        for how in ("lp", "ft", *made.ways.own):
             context = Context(7, "new", made.task.network.workspace())
             personalize(made, server, how, first, context, Adaptation(epochs=1, rate=0.05))
     outcome["compiler"].append("torch._dynamo" in sys.modules)

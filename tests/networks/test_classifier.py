@@ -2,10 +2,10 @@
 
 import torch
 
-from conftest import shapes_examples
+from battery import make
 from fedbasis.networks.classifier import apply_head, passed
 from fedbasis.networks.train import Recipe, predict
-from test_methods import make
+from shapes import shapes_examples
 
 
 def test_the_head_of_features_is_the_prediction(recipe: Recipe) -> None:

@@ -1,58 +1,106 @@
-"""The optimizers called directly have the arithmetic of torch's classes, bit by bit."""
+"""Local training against torch: batches, preprocessing, optimizers."""
 
-from collections.abc import Callable
+import subprocess
+import sys
 
 import pytest
 import torch
-from torch import Tensor
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
 
-from fedbasis.networks.train import FlatAdam, PlainSGD
-
-STEPS = 20
-
-
-def trajectory(optimize: Callable[[list[Tensor]], list[Callable[[], object]]]) -> list[Tensor]:
-    """Twenty steps of two tensors along drawn gradients; the second has a gradient from the third step on."""
-    generator = torch.Generator().manual_seed(0)
-    tensors = [torch.randn(shape, generator=generator).requires_grad_() for shape in ((7, 33), (5,))]
-    steps, seen = optimize(tensors), []
-    for number in range(STEPS):
-        gradients = [torch.randn(tensor.shape, generator=generator) for tensor in tensors]
-        tensors[0].grad = gradients[0]
-        tensors[1].grad = gradients[1] if number > 1 else None
-        for step in steps:
-            step()
-        seen += [tensor.detach().clone() for tensor in tensors]
-    return seen
+from fedbasis.networks.models import Network
+from fedbasis.networks.train import (
+    Examples,
+    FlatAdam,
+    Preprocessing,
+    Recipe,
+    augmented,
+    backward_passes,
+    batches,
+    local_sgd,
+)
+from fedbasis.tensors.seeding import torch_generator
+from pflbed.errors import InputError
+from shapes import shapes_examples
 
 
-def equal(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(one, other, strict=True))
+@given(st.integers(1, 60), st.integers(1, 20))
+def test_batches_cover_all_rows_once_and_none_is_single(count: int, batch: int) -> None:
+    parts = batches(count, batch, torch_generator(0))
+    assert sorted(torch.cat(parts).tolist()) == list(range(count))
+    if batch > 1 and count > 1:
+        assert min(map(len, parts)) > 1
 
 
-@pytest.mark.parametrize(("momentum", "decay"), [(0.9, 1e-2), (0.9, 0.0), (0.0, 1e-2), (0.0, 0.0)])
-def test_plain_sgd_is_the_sgd_of_torch(momentum: float, decay: float) -> None:
-    ours = trajectory(lambda tensors: [PlainSGD(tensors, 0.05, momentum, decay).step])
-    theirs = trajectory(lambda t: [torch.optim.SGD(t, lr=0.05, momentum=momentum, weight_decay=decay).step])
-    assert len(ours) == 2 * STEPS
-    assert equal(ours, theirs)
-    assert not equal(ours[:2], ours[-2:])
+def test_local_sgd_equals_torch_sgd_by_hand(tiny: Network) -> None:
+    recipe = Recipe(preprocessing=Preprocessing(12), epochs=2, batch=8, rate=0.05, momentum=0.9, decay=1e-2)
+    data, model = shapes_examples(20), tiny.workspace()
+    module = tiny.build()
+    local_sgd(model, data, recipe, torch_generator("o"))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-2)
+    generator = torch_generator("o")
+    module.train()
+    for _ in range(2):
+        for rows in batches(len(data), 8, generator):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(module(recipe.preprocessing(data.pixels[rows])), data.labels[rows]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    got = model.tensors()
+    for name, tensor in module.state_dict().items():
+        if name in got:
+            torch.testing.assert_close(got[name], tensor, rtol=1e-4, atol=1e-5)
 
 
-def test_zero_grad_leaves_the_gradients_where_they_are() -> None:
-    tensor = torch.ones(3, requires_grad=True)
-    optimizer = PlainSGD([tensor], 0.1)
-    optimizer.zero_grad()
-    assert tensor.grad is None
-    flat = torch.ones(5)
-    tensor.grad = flat[1:4]
-    optimizer.zero_grad()
-    assert flat.tolist() == [1, 0, 0, 0, 1]
+def test_preprocessing() -> None:
+    pixels = torch.randint(0, 256, (2, 5, 5, 3), dtype=torch.uint8, generator=torch_generator(0))
+    got = Preprocessing(5)(pixels)
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    torch.testing.assert_close(got, ((pixels / 255 - mean) / std).permute(0, 3, 1, 2), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("decay", [0.0, 1e-2])
-def test_flat_adam_is_the_adam_of_torch(decay: float) -> None:
-    ours = trajectory(lambda tensors: [FlatAdam(tensors[0], 0.05, decay).step])
-    theirs = trajectory(lambda tensors: [torch.optim.Adam(tensors[:1], lr=0.05, weight_decay=decay).step])
-    assert equal(ours, theirs)
-    assert not equal(ours[:2], ours[-2:])
+def test_shifting_moves_whole_images_and_flipping_mirrors() -> None:
+    pixels = torch.zeros(64, 9, 9, 3, dtype=torch.uint8)
+    pixels[:, 4, 3] = 200
+    moved = augmented(pixels, "shift", torch_generator(0))
+    assert bool((moved.sum(dim=(1, 2, 3)) == 600).all())
+    assert len({tuple(map(int, m.sum(-1).nonzero()[0])) for m in moved}) > 10
+    flipped = augmented(pixels, "flip+shift", torch_generator(0), reach=0)
+    columns = {int(m.sum(-1).nonzero()[0][1]) for m in flipped}
+    assert columns == {3, 5}
+    assert torch.equal(augmented(pixels, "none", torch_generator(0)), pixels)
+
+
+def test_frozen_statistics_stay(tiny: Network, recipe: Recipe) -> None:
+    model = tiny.workspace()
+    before = [s.clone() for s in model.statistics]
+    for _ in backward_passes(model, shapes_examples(12), recipe, torch_generator(0), statistics="frozen"):
+        pass
+    assert all(torch.equal(a, b) for a, b in zip(before, model.statistics, strict=True))
+
+
+def test_wrong_pixels_are_refused() -> None:
+    with pytest.raises(InputError, match="uint8"):
+        Examples(torch.zeros(2, 3, 4, 4), torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(InputError, match="one label per image"):
+        Examples(torch.zeros(2, 4, 4, 3, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64))
+
+
+def test_adam_on_psi_is_torchs_own_bit_for_bit() -> None:
+    one, other = (torch.zeros(5, 4, dtype=torch.float64) for _ in range(2))
+    ours, theirs = FlatAdam(one, 0.1), torch.optim.Adam([other], lr=0.1)
+    draws = torch.Generator().manual_seed(3)
+    for _ in range(30):
+        one.grad = other.grad = torch.randn(5, 4, dtype=torch.float64, generator=draws)
+        ours.step()
+        theirs.step()
+        assert torch.equal(one, other)
+    assert one.abs().max() > 0.1
+
+
+def test_a_client_of_fedbasis_does_not_load_torchs_compiler() -> None:
+    code = (
+        "import sys, torch; from fedbasis.networks.train import FlatAdam; p = torch.zeros(3); p.grad = torch.ones(3); "
+        "FlatAdam(p, 0.1).step(); sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

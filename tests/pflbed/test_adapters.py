@@ -145,7 +145,7 @@ def test_a_hugging_face_dataset() -> None:
         ((np.zeros((4, 4, 3), dtype=np.int64), 0), {}, "uint8 or floats"),
         ((np.zeros(4, dtype=np.uint8), 0), {}, r"must have the shape"),
         ((np.zeros((4, 4), dtype=np.uint8), 0.5), {}, "whole number or a name"),
-        (np.zeros((4, 4), dtype=np.uint8), {}, r"a row must be \(image, label\)"),
+        (np.zeros((4, 4), dtype=np.uint8), {}, r"A row must be \(image, label\)"),
         ((np.zeros((4, 4), dtype=np.uint8), 0), {"domain": "style"}, "name a column only if rows are dicts"),
         ((np.zeros((4, 4), dtype=np.uint8), 0), {"domain": ["a"]}, "one value per row, got 1 for 80"),
         ((np.zeros((8, 8, 5), dtype=np.uint8), 0), {"channels": 3}, "5 channels cannot become one of 3"),

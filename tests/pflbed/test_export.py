@@ -20,7 +20,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from conftest import CLASSES
 from pflbed import Benchmark, InputError, Spec, Table, build, load_manifest, scan_client
 from pflbed.benchmark import NEW, TEST, VAL
 from pflbed.dataset import Dataset, find
@@ -30,6 +29,7 @@ from pflbed.export.names import LONGEST, safe_name
 from pflbed.images import open_file
 from pflbed.predictions import score_file
 from pflbed.sources.base import Source
+from shapes import CLASSES
 
 SMALL = Spec(clients_per_domain=3, new_clients_per_domain=2)
 NATURAL = Spec(
@@ -361,7 +361,7 @@ def test_what_is_there_already_is_neither_replaced_nor_mixed_in(shapes: Pair, tm
     export(bench, data, "blank", tmp_path / "link")
     assert (empty / "predictions.csv").is_file()
     with pytest.raises(
-        InputError, match=r"an export must have a known kind, got 'zip' \(valid: folders, hf, flower, blank\)"
+        InputError, match=r"An export must have a known kind, got 'zip' \(valid: folders, hf, flower, blank\)"
     ):
         export(bench, data, "zip", tmp_path / "other")
 
@@ -615,13 +615,13 @@ def test_a_dataset_that_does_not_fit_is_refused(libraries: Any, shapes: Pair) ->
         with pytest.raises(InputError, match=message):
             dealt(libraries, bench, dataset)
     for client in (-1, 6):
-        with pytest.raises(InputError, match=f"a partition must be one of 0 to 5, got {client}"):
+        with pytest.raises(InputError, match=f"A partition must be one of 0 to 5, got {client}"):
             dealt(libraries, bench, whole, client)
     with pytest.raises(InputError, match="role must be"):
         ManifestPartitioner(bench, "test")
     with pytest.raises(InputError, match="split must be"):
         ManifestPartitioner(bench, "new", "validation")
-    with pytest.raises(InputError, match="only new clients have sizes"):
+    with pytest.raises(InputError, match="Only new clients have sizes"):
         ManifestPartitioner(bench, size="S")
     alone, _ = records(Path())
     with pytest.raises(InputError, match="must have new clients, got none"):

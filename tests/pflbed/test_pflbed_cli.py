@@ -15,10 +15,10 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from conftest import write_images
 from pflbed import cli, load_manifest
 from pflbed.export import EXPORTS
 from pflbed.spec import PARTITIONS
+from shapes import write_images
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,18 @@ def test_scan_finds_every_problem(pflbed: Callable[..., Ended], root: Path) -> N
     shutil.copy(root / "chalk" / "square" / "001.png", root / "chalk" / "circle" / "copy.png")
     shutil.copy(root / "chalk" / "square" / "002.png", root / "paint" / "circle" / "copy.png")
     ended = pflbed("scan", root, "--json")
-    assert ended.code == 1
+    assert ended.code == 3
     found = json.loads(ended.out)
     assert found["counts"]["paint"] == {"circle": 41, "square": 40}
-    problems = " ".join(found["problems"])
+    problems = " ".join(problem["message"] for problem in found["problems"])
+    assert [problem["kind"] for problem in found["problems"]] == [
+        "unreadable", "missing class", "duplicate in domain", "duplicate across domains",
+    ]  # fmt: skip
+    assert found["problems"][0]["paths"] == ["chalk/circle/000.png"]
     for word in ("chalk/circle/000.png", "'cross' has no image", "chalk/circle/copy.png", "paint/circle/copy.png"):
         assert word in problems
     named = pflbed("scan", root, "--names-only")
-    assert named.code == 1
+    assert named.code == 3
     assert "'cross' has no image" in named.out
     assert "000.png" not in named.out
 
@@ -89,7 +93,8 @@ def test_scan_says_what_it_did_not_take(pflbed: Callable[..., Ended], root: Path
     (root / "paint" / "Circle").mkdir()
     (root / "paint" / "circle" / "deeper").mkdir()
     (root / "paint" / "circle" / "notes.ppm").write_text("x")
-    said = " ".join(json.loads(pflbed("scan", root, "--names-only", "--json").out)["problems"])
+    listed = json.loads(pflbed("scan", root, "--names-only", "--json").out)["problems"]
+    said = " ".join(problem["message"] for problem in listed)
     for words in (
         "chalk/zebra is empty",
         "'empty' holds no images",
@@ -259,7 +264,7 @@ def test_mistakes_get_one_sentence_and_exit_code_two(pflbed: Callable[..., Ended
         (("build", root, "--out", tmp_path / "b", "--clients", 1000), "fewer clients"),
         (("build", root, "--out", tmp_path / "b", "--partition", "natural"), "names no users"),
         (("show", root), "must hold card.json"),
-        (("score", bench, tmp_path / "nothing.csv"), "which is none"),
+        (("score", bench, tmp_path / "nothing.csv"), "must exist"),
         (("export", bench, "--to", "blank", "--out", bench), "needs a new or empty folder"),
         (
             ("export", bench, "--to", "folders", "--out", tmp_path / "o", "--data", tmp_path),

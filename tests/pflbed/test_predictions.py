@@ -96,7 +96,7 @@ def test_what_is_not_complete_is_refused(bench: Benchmark) -> None:
         score(bench, [], [], [])
     with pytest.raises(InputError, match=f"got two for row {row[0]}"):
         score(bench, [*client, name], [*row, row[0]], [*predicted, predicted[0]])
-    with pytest.raises(InputError, match=f"client '{name}' must be predicted on all of its .* missing is {row[0]}"):
+    with pytest.raises(InputError, match=f"Client '{name}' must be predicted on all of its .* missing is {row[0]}"):
         score(bench, client[1:], row[1:], predicted[1:])
     train = int(bench.rows(name)[0])
     with pytest.raises(InputError, match=f"on its test rows alone, got row {train}"):
@@ -114,10 +114,10 @@ def test_what_is_not_complete_is_refused(bench: Benchmark) -> None:
 
 
 def test_wrong_files_are_refused(bench: Benchmark, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="which is none; check the path"):
+    with pytest.raises(InputError, match="must exist, but it does not; check the path"):
         score_file(bench, tmp_path / "nothing.parquet")
     (tmp_path / "text.parquet").write_text("no table")
-    with pytest.raises(InputError, match="must be a parquet or csv table"):
+    with pytest.raises(InputError, match="must be a whole csv or parquet file"):
         score_file(bench, tmp_path / "text.parquet")
     csv.write_csv(pa.table({"client": ["a/p00"], "guess": [1]}), tmp_path / "p.csv")
     with pytest.raises(InputError, match="got client, guess; add row, predicted"):

@@ -174,11 +174,11 @@ def test_too_few_images_are_said_with_their_domain() -> None:
 
 
 def test_wrong_questions_are_refused(bench: Benchmark) -> None:
-    with pytest.raises(InputError, match="client must be one of the 120"):
+    with pytest.raises(InputError, match="Client must be one of the 120"):
         bench.rows("nobody")
     with pytest.raises(InputError, match="size must be one of S, M, got 'XL'"):
         bench.rows(bench.new[0], "XL")
-    with pytest.raises(InputError, match="only new clients have sizes"):
+    with pytest.raises(InputError, match="Only new clients have sizes"):
         bench.rows(bench.participating[0], "S")
     with pytest.raises(InputError, match="domain must be one of the table's"):
         bench.shared_rows("clipart", "test")

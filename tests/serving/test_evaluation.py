@@ -1,40 +1,157 @@
-"""Predictions that clients share are those that each would make alone."""
+"""Whom a run serves and what it may look at: test labels choose nothing, participants have what is in their state."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from fedbasis.engines.base import WorkerContext
-from fedbasis.experiment import prepare
-from fedbasis.methods.base import Adaptation, Context
-from fedbasis.networks.train import Recipe, examples_of
-from fedbasis.serving.evaluation import SharedPredictions
-from fedbasis.serving.personalize import personalize
-from fedbasis.tensors.params import Tensors
-from pflbed import Client
-from test_methods import make, trained
-from test_rounds import small
-
-ADAPTATION = Adaptation(epochs=2, batch=8)
+from fedbasis.experiment import Prepared, execute, prepare
+from fedbasis.experiment.config import parse
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Context
+from fedbasis.networks.train import examples_of, predict
+from fedbasis.serving.evaluation import chosen_rates, summarize
+from fedbasis.training.runs import read_lines
+from pflbed import Client, InputError, weighted_accuracy
+from small_experiments import CHOICES, raw, small
 
 
-@pytest.mark.parametrize(("variant", "how"), [("fedavg", "none"), ("fedavg", "lp"), ("fedrod", "rod")])
-def test_a_shared_prediction_is_the_clients_own(variant: str, how: str, recipe: Recipe, dataset: Path) -> None:
-    method = make(variant, recipe)
-    server, _, _ = trained(variant, recipe)
-    worker, found = WorkerContext(method), prepare(small(dataset)).new
-    for client in [*found.values(), *found.values()]:
-        look = SharedPredictions(worker, how)
+def test_rate_is_chosen_by_the_mean_last_validation_score() -> None:
+    def record(client: str, rate: float, scores: list[float]) -> dict[str, Any]:
+        return {"client": client, "how": "ft", "size": "S", "rate": rate, "validation": scores}
 
-        def validate(_: Context, learned: Tensors, client: Client = client, look: SharedPredictions = look) -> float:
-            return float(look(client.val, learned).sum())
+    records = [
+        record("a", 0.1, [0.9, 0.1]),
+        record("b", 0.1, [0.9, 0.9]),
+        record("a", 0.2, [0.1, 0.6]),
+        record("b", 0.2, [0.1, 0.6]),
+    ]
+    assert chosen_rates(records) == {("ft", "S"): 0.2}
 
-        context, data = Context(7, client.id, worker.model), examples_of(client.train)
-        outcome = personalize(method, server, how, data, context, ADAPTATION, validate)
-        assert outcome.validation
-        for images in (client.val, client.test):
-            alone = method.probabilities(worker.model, outcome.last.learned, torch.from_numpy(images.pixels))
-            assert look(images, outcome.last.learned).tolist() == alone.argmax(1).tolist()
-    sets = {images.key for client in found.values() for images in (client.val, client.test)}
-    assert len(worker.cache) == len(sets) < 2 * len(found)  # clients of a domain share theirs
+
+def test_summary_equals_the_formula_by_hand(dataset: Path, tmp_path: Path) -> None:
+    prepared = prepare(small(dataset))
+    run = execute(prepared, tmp_path)
+    records = read_lines(run.evaluation)
+    for row in summarize(type(prepared.method), records, prepared.new):
+        scores = []
+        for record in records:
+            if (record["how"], record["size"], record["rate"]) != (row.how, row.size, row.rate):
+                continue
+            client = prepared.new[record["client"]]
+            total = right = 0.0
+            for guess, label in zip(record["last_predicted"], client.test.labels.tolist(), strict=True):
+                share = client.label_distribution[label]
+                total += share
+                right += share * (guess == label)
+            scores.append(right / total)
+        assert row.last == pytest.approx(np.mean(scores))
+        assert row.delta == pytest.approx(abs(row.last - row.best))
+
+
+def poisoned(prepared: Prepared) -> Prepared:
+    """The same experiment in which every test label of every client is another class."""
+
+    def wrong(client: Client) -> Client:
+        return replace(client, test=replace(client.test, labels=(client.test.labels + 1) % 3))
+
+    clients = {name: wrong(client) for name, client in prepared.clients.items()}
+    return replace(prepared, clients=clients)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedbasis", "knn-per"])
+def test_poisoned_test_labels_change_scores_and_nothing_else(dataset: Path, tmp_path: Path, method: str) -> None:
+    settings = {"fedbasis": {"bases": 2, "warm_start": 0.5}, "knn-per": {"lam": "tuned"}}.get(method, {})
+    prepared = prepare(parse(raw(dataset, method, method=settings, train={"serve_every": 1})))
+    clean, bad = (execute(p, tmp_path / name) for name, p in (("a", prepared), ("b", poisoned(prepared))))
+    for name in CHOICES:
+        assert [r[name] for r in read_lines(clean.evaluation)] == [r[name] for r in read_lines(bad.evaluation)]
+    tensors = [(run.bases / "tensors.safetensors").read_bytes() for run in (clean, bad)]
+    assert tensors[0] == tensors[1]
+    rows = [json.loads(run.results.read_text()) for run in (clean, bad)]
+    assert [(r["how"], r["size"], r["rate"]) for r in rows[0]] == [(r["how"], r["size"], r["rate"]) for r in rows[1]]
+    assert all(a["last"] != b["last"] for a, b in zip(*rows, strict=True))
+    skipped = ("seconds", "served", "peak_memory")
+    lines = [
+        [{key: value for key, value in line.items() if key not in skipped} for line in read_lines(run.metrics)]
+        for run in (clean, bad)
+    ]
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("method", ["ditto", "apfl", "l2gd", "lg-fedavg", "fedper", "fedrep", "fed-mtl", "local"])
+def test_a_client_that_took_part_is_scored_with_what_it_kept(dataset: Path, tmp_path: Path, method: str) -> None:
+    serve = {"whom": "participating", "ways": ["client-state"]}
+    prepared = prepare(parse(raw(dataset, method, personalize=serve, data={"new_clients": 0, "split": [80, 0, 5, 15]})))
+    run = execute(prepared, tmp_path)
+    (row,) = json.loads(run.results.read_text())
+    assert (row["how"], row["size"]) == ("client-state", "M")
+    # The same by hand: two rounds, and every client's last own model.
+    algorithm, seed = prepared.method, prepared.experiment.seed
+    server, kept = algorithm.init(seed), dict[str, Any]()
+    model = algorithm.task.network.workspace()
+    for number in range(2):
+        updates = []
+        for name, client in prepared.served.items():
+            received = algorithm.broadcast(server, name)
+            sent, kept[name] = algorithm.client_update(
+                received, kept.get(name), examples_of(client.train), Context(seed, name, model, number)
+            )
+            updates.append((name, sent))
+        server = algorithm.aggregate(server, updates, seed)
+    for name, client in prepared.served.items():
+        mine, shared = kept[name][algorithm.state_group], algorithm.model(server)
+        own = {**shared, **mine}
+        if method == "apfl":
+            own = {n: (shared[n] + mine[n]) / 2 if n in algorithm.task.parameters else mine[n] for n in mine}
+        model.load(own)
+        pixels = torch.from_numpy(client.test.pixels)
+        guesses = predict(model.module, pixels, algorithm.task.recipe.preprocessing).argmax(1).numpy()
+        assert row["per_client"][name] == weighted_accuracy(guesses, client.test.labels, client.test_weights)
+    assert len({round(score, 6) for score in row["per_client"].values()}) > 1
+
+
+def test_kept_is_refused_where_there_is_nothing_of_its_own(dataset: Path) -> None:
+    for method, whom in (("fedavg", "participating"), ("ditto", "new")):
+        with pytest.raises(InputError, match=r"personalize\.ways holds 'client-state'"):
+            parse(raw(dataset, method, personalize={"whom": whom, "ways": ["client-state"]}))
+    with pytest.raises(InputError, match=r"data\.new_clients is 0, so there is nobody to serve"):
+        parse(raw(dataset, data={"new_clients": 0, "split": [80, 0, 5, 15]}))
+
+
+def test_methods_that_say_what_they_keep_can_be_served_with_it() -> None:
+    named = {name for name, method in METHODS.items() if method.state_group}
+    assert named == {
+        "local", "pfedme", "ditto", "apfl", "l2gd", "lg-fedavg", "fedper", "fedrep", "fedbn", "fed-mtl", "fedfomo",
+        "fedamp",
+    }  # fmt: skip
+
+
+def test_a_curve_of_clients_that_took_part_ends_where_their_results_are(dataset: Path, tmp_path: Path) -> None:
+    serve = {"whom": "participating", "ways": ["client-state"]}
+    run = execute(prepare(parse(raw(dataset, "ditto", personalize=serve, train={"serve_every": 2}))), tmp_path)
+    (row,) = json.loads(run.results.read_text())
+    assert read_lines(run.metrics)[-1]["served"] == row["last"]
+
+
+def test_clients_that_took_part_need_a_size_of_all_their_images(dataset: Path) -> None:
+    with pytest.raises(InputError, match=r"data\.sizes has no size of 1\.0"):
+        parse(raw(dataset, "ditto", personalize={"whom": "participating"}, data={"sizes": {"S": 0.5}}))
+
+
+def test_test_labels_choose_nothing(dataset: Path, tmp_path: Path) -> None:
+    prepared = prepare(small(dataset))
+    honest = execute(prepared, tmp_path / "honest")
+    other = execute(poisoned(prepared), tmp_path / "poisoned")
+    lines = [
+        [{k: v for k, v in line.items() if k != "seconds"} for line in read_lines(run.evaluation)]
+        for run in (honest, other)
+    ]
+    assert lines[0] == lines[1]  # epochs, validation scores and predictions are the same
+    rows = [json.loads(run.results.read_text()) for run in (honest, other)]
+    assert [row["rate"] for row in rows[0]] == [row["rate"] for row in rows[1]]
+    assert [row["last"] for row in rows[0]] != [row["last"] for row in rows[1]]  # only the scores differ

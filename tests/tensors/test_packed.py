@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from battery import same
 from fedbasis.tensors import packed as pack
 from fedbasis.tensors.params import State
 from pflbed.errors import InputError
-from test_methods import same
 
 
 def some(value: float) -> State:

@@ -1,6 +1,5 @@
 """The command line: the commands alone print. A user's mistake gets one sentence on stderr and exit code 2."""
 
-import json
 import os
 import sys
 from enum import StrEnum
@@ -8,19 +7,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from fedbasis.cli.console import console, say
 from fedbasis.cli.federation import federation
 from fedbasis.cli.reproduce import reproduce
 from fedbasis.cli.serving import OwnNetwork, Trust, personalize, predict
+from fedbasis.cli.start import init, weights
+from pflbed import cache_command
 from pflbed.errors import InputError
-from pflbed.terminal import run, writable
+from pflbed.terminal import Quiet, Verbose, Version, reflow, run, say_json, writable
 
 app = typer.Typer(
     name="fedbasis",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="""Personal image classifiers for clients nobody has seen before.
@@ -32,7 +33,6 @@ app = typer.Typer(
     [bold]personalize[/bold] them for a folder of images, [bold]predict[/bold] with the result; [bold]report[/bold] on
     runs or [bold]compare[/bold] two of them; [bold]reproduce[/bold] the paper's tables and figures.""",
 )
-out_console = Console(emoji=False)
 
 
 class EngineName(StrEnum):
@@ -50,18 +50,8 @@ class Tracker(StrEnum):
     tensorboard = "tensorboard"
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        from fedbasis import __version__
-
-        out_console.print(__version__)
-        raise typer.Exit
-
-
 @app.callback()
-def _main(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
-) -> None:
+def _main(version: Version = False, quiet: Quiet = False, verbose: Verbose = False) -> None:
     pass
 
 
@@ -78,9 +68,9 @@ def demo(
 
     Stopped half-way, the same command goes on where it was.
     """
-    from fedbasis.cli.display import Live, results_table
+    from fedbasis.cli.display import LEGEND, Live, results_table
     from fedbasis.experiment import prepare
-    from fedbasis.experiment.demo import experiments
+    from fedbasis.experiment.demo import experiments, export_client, next_commands
     from fedbasis.experiment.jobs import execute_all
     from fedbasis.methods import find_method
     from fedbasis.report.runs import RunData
@@ -88,27 +78,32 @@ def demo(
     plans = experiments(seed, fast)
     writable(out)
     _report_fits(report)
-    with Live(out_console) as live:
+    with Live(console) as live:
         listeners = [live.listener(find_method(plan.method_name).about.title) for plan in plans]
-        benchmark = prepare(plans[0], listeners[0]).benchmark
+        prepared = prepare(plans[0], listeners[0])
+        benchmark = prepared.benchmark
         table = benchmark.table
-        out_console.print(
+        say(
             f"Digits-4: {len(table)} images, {len(table.domain_names)} domains ({', '.join(table.domain_names)}), "
-            f"{len(benchmark.participating)} participating and {len(benchmark.new)} new clients (seed {seed}).",
-            highlight=False,
+            f"{len(benchmark.participating)} participating and {len(benchmark.new)} new clients (seed {seed})."
         )
         runs = execute_all(plans, out, listeners)
     rows = [row for run in runs for row in RunData(run).rows]
     title = f"Personalized accuracy (%) of {len(benchmark.new)} new clients"
-    out_console.print(results_table(rows, plans[0].data.sizes, title))
+    console.print(results_table(rows, plans[0].data.sizes, title))
+    say(LEGEND)
     _report(runs, report)
+    client = export_client(prepared.clients, out / "new-client")
+    say("Next, with the images of a new client:")
+    for command in next_commands(runs[-1].folder, client, out, report):
+        say(f"  {command}")
 
 
 def _report(runs: list[Any], path: Path) -> None:
     from fedbasis.report import write_report
 
     write_report(runs, path)
-    out_console.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
+    say(f"Report: {path}")
 
 
 def _report_fits(path: Path) -> None:
@@ -119,14 +114,19 @@ def _report_fits(path: Path) -> None:
 
 @app.command()
 def train(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="See experiments/ for ready ones.")],
+    config: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG.toml", help="The experiment; 'fedbasis init' writes one.")
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(
             help="Take the images from here: a folder <domain>/<class>/<image>, or a benchmark of 'pflbed build'."
         ),
     ] = None,
-    weights: Annotated[str | None, typer.Option(help="Pretrained weights (safetensors).")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="Pretrained weights: tiny-imagenet, or a safetensors file; see 'fedbasis weights'."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="In place of the configuration's.")] = None,
     engine: Annotated[
         EngineName | None,
@@ -141,18 +141,26 @@ def train(
     track: Annotated[
         Tracker | None, typer.Option(help="Also write every round's numbers for this program, into the run folder.")
     ] = None,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="List every key of a configuration with its default and meaning, and stop.")
+    ] = False,
 ) -> None:
     """Train a method, publish its bases, serve and score every new client.
 
     The run is a folder named by the hash of its configuration. The same command resumes it; 'done' marks its end.
     """
-    from fedbasis.cli.display import Live, results_table, results_title
+    from fedbasis.cli.display import LEGEND, Live, results_table, results_title
     from fedbasis.experiment import config as configuration
     from fedbasis.experiment import execute, prepare
     from fedbasis.methods import find_method
     from fedbasis.report.runs import RunData, sizes_of
     from fedbasis.training.events import to_all
 
+    if keys:
+        _print_keys()
+        return
+    if config is None:
+        raise InputError("Training needs a configuration, but none was given; write one with 'fedbasis init FOLDER'.")
     experiment = configuration.read(config)
     changed = experiment.as_dict()
     if data is not None:
@@ -168,23 +176,44 @@ def train(
     writable(out)
     if report is not None:
         _report_fits(report)
-    with Live(out_console) as live:
+    with Live(console) as live:
         emit = live.listener(find_method(experiment.method_name).about.title)
         if track is not None:
-            from fedbasis.experiment.tensorboard import TensorBoardLog
+            from fedbasis.experiment.tensorboard import FOLDER, TensorBoardLog
 
             emit = to_all(emit, TensorBoardLog())
         prepared = prepare(experiment, emit)
         run = execute(prepared, out, emit)
     trained = RunData(run)
-    out_console.print(results_table(trained.rows, sizes_of([trained]), results_title(trained.config)))
-    out_console.print(f"Run: {run.folder}\nBases: {run.bases}", highlight=False, markup=False, soft_wrap=True)
+    console.print(results_table(trained.rows, sizes_of([trained]), results_title(trained.config)))
+    say(LEGEND)
+    say(f"Run: {run.folder}")
+    say(f"Bases: {run.bases}")
+    if track is not None:
+        follow = f"Follow it with: tensorboard --logdir {run.folder / FOLDER}"
+        say(follow)
     if report is not None:
         _report([run], report)
 
 
+app.command()(init)
+app.command()(weights)
 app.command()(personalize)
 app.command()(predict)
+
+
+def _print_keys() -> None:
+    from fedbasis.experiment.starter import keys
+
+    last = None
+    for section, key, default, meaning in keys():
+        if section != last:
+            console.print()
+            if section:
+                say(f"[{section}]")
+            last = section
+        say(f"{key} = {default}", "bold")
+        console.print(f"    {meaning}", highlight=False, markup=False)
 
 
 @app.command()
@@ -197,7 +226,7 @@ def inspect(
     from fedbasis.cli.inspection import describe_folder
 
     for part in describe_folder(path, trust, network):
-        out_console.print(part, highlight=False, markup=False, soft_wrap=not isinstance(part, Table))
+        console.print(part, highlight=False, markup=False, soft_wrap=not isinstance(part, Table))
 
 
 @app.command()
@@ -217,7 +246,7 @@ def report(
         write_files(table_sections(found), files)
     _report(found, out)
     if files is not None:
-        out_console.print(f"Tables: {files / 'tables'}", highlight=False, markup=False, soft_wrap=True)
+        say(f"Tables: {files / 'tables'}")
 
 
 @app.command()
@@ -232,10 +261,10 @@ def compare(
 
     comparison = compare(Run(first), Run(second))
     if as_json:
-        sys.stdout.write(json.dumps(comparison.as_dict()) + "\n")
+        say_json(comparison.as_dict())
         return
     for part in side_by_side(comparison):
-        out_console.print(part, highlight=False, markup=False, soft_wrap=not isinstance(part, Table))
+        console.print(part, highlight=False, markup=False, soft_wrap=not isinstance(part, Table))
 
 
 @app.command()
@@ -261,11 +290,13 @@ def methods(
         table.add_row("a new client gets", method.about.new_client)
         table.add_row("ways to personalize", ", ".join(all_ways(method)))
         table.add_row("evaluated by default", ", ".join(method.ways.default))
-        out_console.print(table)
+        console.print(table)
 
 
 app.command()(reproduce)
 app.add_typer(federation, name="federation")
+app.add_typer(cache_command.app, name="cache")
+reflow(app)
 
 
 def main() -> None:

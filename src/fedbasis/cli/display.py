@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: live progress, or plain lines where there is no terminal; tables and bars."""
+"""Terminal output: progress bars (plain lines if the output is not a terminal), tables and bars."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,8 +9,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
+from fedbasis.cli.console import say, shows_clients, shows_progress
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import ValueTable
+from fedbasis.report.tables import Grid
 from fedbasis.serving.evaluation import ResultRow
 from fedbasis.serving.personalize import UNTRAINED
 from fedbasis.training.events import (
@@ -24,19 +26,26 @@ from fedbasis.training.events import (
     RunStarted,
     WorkersStarted,
 )
+from pflbed.terminal import SafeConsole
 
 BLOCKS = " ▏▎▍▌▋▊▉█"
+LEGEND = (
+    "Sizes: shares of a new client's images, S the smallest. Last: after the last epoch. Best: at the epoch chosen on "
+    "validation images. |Δ|: their difference. LP: linear probe (classifier only). FT: fine-tuning. sec: seconds to "
+    "personalize one client."
+)
+"""What the columns and rows of a table of results mean."""
 
 
 class Live:
-    """Progress of one or more runs, each with a bar in a terminal, or with a line per round outside one."""
+    """The progress of one or more runs: a bar for each in a terminal, else a line per round."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.progress = Progress(
             TextColumn("[bold]{task.fields[name]:<9}"), TextColumn("{task.description:<24}"), BarColumn(24),
             TextColumn("{task.fields[note]:<34}"), TimeElapsedColumn(), TextColumn("{task.fields[left]}"),
-            console=console, transient=True, disable=not console.is_terminal,
+            console=console, transient=True, disable=not (shows_progress() and console.is_terminal),
         )  # fmt: skip
 
     def __enter__(self) -> "Live":
@@ -47,12 +56,12 @@ class Live:
         self.progress.stop()
 
     def listener(self, title: str) -> Emit:
-        """Show one run's events."""
+        """Return an event listener that shows the progress of one run."""
         return _RunDisplay(self, title)
 
 
 def show_progress() -> Emit:
-    """Make a listener that shows the progress of ``train`` or ``evaluate``: a bar in a terminal, else a line per round.
+    """Return an event listener that shows the progress of ``train`` or ``evaluate``: a bar, or a line per round.
 
     Returns:
         A function to pass as ``on_event``.
@@ -62,7 +71,7 @@ def show_progress() -> Emit:
         >>> callable(fb.show_progress())
         True
     """
-    live = Live(Console(stderr=True, emoji=False))
+    live = Live(SafeConsole(stderr=True))
     show = live.listener("")
 
     def listen(event: Event) -> None:
@@ -77,7 +86,7 @@ def show_progress() -> Emit:
 
 
 class _RunDisplay:
-    """One run's bar: first its rounds, then its new clients."""
+    """The bar of one run: first its rounds, then its new clients."""
 
     def __init__(self, live: Live, title: str) -> None:
         self._live, self._title = live, title
@@ -86,8 +95,8 @@ class _RunDisplay:
         self._clock = _TimeLeft()
 
     def _say(self, line: str) -> None:
-        if not self._live.console.is_terminal:
-            self._live.console.print(f"{self._title:<9} {line}", highlight=False, markup=False, soft_wrap=True)
+        if shows_clients() or (shows_progress() and not self._live.console.is_terminal):
+            say(f"{self._title:<9} {line}", to=self._live.console)
 
     def _show(self, description: str, done: float, total: float, note: str) -> None:
         left = self._clock.left(done, total)
@@ -96,7 +105,7 @@ class _RunDisplay:
         )
 
     def __call__(self, event: Event) -> None:
-        """Show an event: move the bar, or print a line outside a terminal."""
+        """Show an event: update the bar, or print a line if the output is not a terminal."""
         match event:
             case ImagesDecoded(done, total):
                 self._show(f"reading images {done}/{total}", done, total, "")
@@ -111,12 +120,16 @@ class _RunDisplay:
             case ClientTrained(number, client, clients, loss):
                 note = f"client {client}/{clients}  loss {loss:.3f}"
                 self._show(f"round {number}/{self._rounds}", number - 1 + client / clients, self._rounds, note)
+                if shows_clients():
+                    self._say(f"round {number:>3}/{self._rounds}  {note}")
             case RoundEnded(record):
                 self._round(record)
             case ClientServed(done, total, record):
                 note = f"{record['client']} {record['how']} {record['size']}"
                 self._show(f"new clients {done}/{total}", done, total, note)
-                if done == total or done % max(1, total // 8) == 0:
+                if shows_clients():
+                    self._say(f"new clients {done:>4}/{total}  {note}  {record['seconds']:.2f} s")
+                elif done == total or done % max(1, total // 8) == 0:
                     self._say(f"new clients {done:>4}/{total}  {self._clock.left(done, total)}")
 
     def _started(self, event: RunStarted) -> None:
@@ -125,7 +138,7 @@ class _RunDisplay:
         if event.rounds_done:
             where = f"resumes after round {event.rounds_done}/{event.rounds}"
         if event.done:
-            where = "is done already, reading its results"
+            where = "is already done, reading its results"
         served = f", {event.served} personalizations" if event.served else ""
         self._say(f"{where}{served}{f' ({event.folder})' if event.folder else ''}")
 
@@ -147,13 +160,13 @@ class _RunDisplay:
 
 
 class ProgressShare:
-    """Report which share of a run is done; training and serving count half each."""
+    """An event listener that reports the completed share of a run; training and personalization are half each."""
 
     def __init__(self, moved: Callable[[float], None]) -> None:
         self._moved, self._rounds = moved, 1
 
     def __call__(self, event: Event) -> None:
-        """Move by a client or a personalization."""
+        """Update the share after a client or a personalization."""
         match event:
             case RunStarted(_, _, rounds_done, rounds, served_done, served):
                 self._rounds = rounds
@@ -165,7 +178,7 @@ class ProgressShare:
 
 
 class _TimeLeft:
-    """Estimate the time left from what was done since the first look."""
+    """Estimates the remaining time from the progress since the first call."""
 
     def __init__(self) -> None:
         self._first: tuple[float, float] | None = None
@@ -183,23 +196,23 @@ class _TimeLeft:
 
 
 def print_bad(console: Console, bad: Sequence[tuple[str, str]]) -> None:
-    """List images that were left out, with their number."""
+    """Print the images that were skipped, with their number."""
     counted = "1 image cannot be read and is" if len(bad) == 1 else f"{len(bad)} images cannot be read and are"
-    console.print(f"[yellow]{counted} left out:[/yellow]")
+    console.print(f"[yellow]{counted} skipped:[/yellow]")
     for path, reason in bad[:10]:
-        console.print(f"  {path}: {reason}", highlight=False, markup=False, soft_wrap=True)
+        say(f"  {path}: {reason}", to=console)
     if len(bad) > 10:
         console.print(f"  ... and {len(bad) - 10} more")
 
 
 def results_title(config: Mapping[str, Any]) -> str:
-    """Say whose accuracy a run's results are, by its configuration."""
-    took_part = config.get("personalize", {}).get("whom", "new") == "participating"
-    return f"Personalized accuracy (%) of the {'clients that took part' if took_part else 'new clients'}"
+    """Return the title of a run's results table, by its configuration."""
+    participating = config.get("personalize", {}).get("whom", "new") == "participating"
+    return f"Personalized accuracy (%) of the {'participating' if participating else 'new'} clients"
 
 
 def results_table(rows: Sequence[ResultRow], sizes: Mapping[str, float], title: str) -> Table:
-    """Lay out Last / Best / |Delta| of every method, size by size."""
+    """Return a table with Last / Best / |Delta| of every method, size by size."""
     table = Table(title=title, title_justify="left", title_style="bold")
     names = [size for size in sorted(sizes, key=lambda size: sizes[size]) if any(row.size == size for row in rows)]
     table.add_column("method", no_wrap=True)
@@ -208,12 +221,12 @@ def results_table(rows: Sequence[ResultRow], sizes: Mapping[str, float], title: 
             table.add_column(f"{size} {column}", justify="right", no_wrap=True)
     table.add_column("sec", justify="right")
     best = {size: max(row.last for row in rows if row.size == size) for size in names}
-    found = {(row.method, row.how, row.size): row for row in rows}
+    by_key = {(row.method, row.how, row.size): row for row in rows}
     for method, how, label in dict.fromkeys((row.method, row.how, row.label) for row in rows):
         cells: list[str | Text] = [label]
         seconds = []
         for size in names:
-            row = found.get((method, how, size))
+            row = by_key.get((method, how, size))
             if row is None:
                 cells += ["-"] * 3
                 continue
@@ -229,19 +242,19 @@ def results_table(rows: Sequence[ResultRow], sizes: Mapping[str, float], title: 
 
 
 def bar(share: float, width: int = 10) -> str:
-    """Draw a share of one as a bar of eighths."""
+    """Return a bar for a share of one, drawn with block characters of an eighth."""
     eighths = round(share * width * 8)
     full, rest = divmod(eighths, 8)
     return ("█" * full + (BLOCKS[rest] if rest else "")).ljust(width)
 
 
 def value_table(table: ValueTable) -> Table:
-    """Draw a table of numbers; shares of one are drawn as bars."""
+    """Return a terminal table of numbers; shares of one have bars."""
     shown = Table(title=table.title, title_justify="left")
     named = any(table.rows)
     if named:
         shown.add_column("")
-    width = max(2, min(10, 60 // max(1, len(table.columns)) - 8))  # so that all columns fit into 80
+    width = max(2, min(10, 60 // max(1, len(table.columns)) - 8))  # so that all columns fit into 80 characters
     for column in table.columns:
         shown.add_column(column, no_wrap=True, justify="left" if table.shares else "right")
     for name, row in table.rows.items():
@@ -250,8 +263,23 @@ def value_table(table: ValueTable) -> Table:
     return shown
 
 
+def grid_table(grid: Grid) -> Table:
+    """Draw a table of a report: one heading per column, the best cells bold; the paper's columns are in the report."""
+    table = Table(title=grid.caption, title_justify="left", title_style="bold")
+    groups = [name.removeprefix("size ") for name, span in grid.groups for _ in range(span)]
+    groups += [""] * (len(grid.columns) - len(groups))
+    table.add_column(grid.head, no_wrap=True)
+    shown = [i for i, (g, c) in enumerate(zip(groups, grid.columns, strict=True)) if "*" not in f"{g}{c}"]
+    for i in shown:
+        table.add_column(f"{groups[i]} {grid.columns[i]}".strip(), justify="right", no_wrap=True)
+    for head, cells in grid.rows:
+        styled = [Text(cells[i].text, style="bold green" if cells[i].best else "") for i in shown]
+        table.add_row(head.text, *styled)
+    return table
+
+
 def methods_markdown() -> str:
-    """Return the table of all methods, made from what their classes say."""
+    """Return a Markdown table of all methods, from their ``About`` and ``Ways``."""
     heads = ("method", "name", "paper", "a client sends", "it keeps", "a new client gets", "ways by default")
     lines = [f"| {' | '.join(heads)} |", f"| {' | '.join('---' for _ in heads)} |"]
     for name, method in METHODS.items():

@@ -1,4 +1,4 @@
-"""Show the progress of a federation: what its server writes into run folders, line by line."""
+"""Show the progress of a federation, from the logs that its server writes to run folders."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from fedbasis.training.runs import read_lines
 
 
 class FederationProgress:
-    """Read run folders now and then, and show what is new."""
+    """Shows new lines of the runs' logs at every ``update``, as a context manager."""
 
     def __init__(self, console: Console, plans: Sequence[FederatedRun], out: Path) -> None:
         self._live, self._out = Live(console), out
@@ -41,7 +41,7 @@ class FederationProgress:
             lines = read_lines(plan.run(self._out).metrics)
             for record in lines[self._seen[plan.name] :]:
                 emit, count = self._listeners[plan.name], int(record["clients"])
-                loss = float(record.get("loss", "nan"))  # with secret noise the log does not tell it
+                loss = float(record.get("loss", "nan"))  # not in the log with secret noise
                 emit(ClientTrained(int(record["round"]), count, count, loss))
                 emit(RoundEnded(record))
             self._seen[plan.name] = len(lines)

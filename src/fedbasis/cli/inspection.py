@@ -1,4 +1,4 @@
-"""Describe a folder for a person: a run, an artifact or a benchmark."""
+"""The output of ``fedbasis inspect``: a description of a run, an artifact or a benchmark."""
 
 from collections.abc import Iterator
 from math import nan
@@ -22,14 +22,14 @@ Part = str | Table
 def describe_folder(path: Path, trust: bool = False, network: NetworkSource | None = None) -> Iterator[Part]:
     """Yield lines and tables about a run, an artifact or a benchmark."""
     if not path.exists():
-        raise InputError(f"There must be something to inspect at {path}, but there is nothing; check the path.")
+        raise InputError(f"The path {path} must exist, but it does not; check the path.")
     if (path / "config.json").is_file():
         return _run(Run(path), trust, network)
     if (path / artifact.CARD).is_file() and (path / "manifest.parquet").is_file():
         return _benchmark(path)
     if (path / artifact.CARD).is_file():
         return _artifact(path, trust, network)
-    raise InputError(f"The path {path} must be a run, bases, a model or a benchmark, but it holds none of their files.")
+    raise InputError(f"The path {path} must be a run, bases, a model or a benchmark, but it has none of their files.")
 
 
 def _run(run: Run, trust: bool, network: NetworkSource | None) -> Iterator[Part]:
@@ -82,9 +82,9 @@ def _benchmark(path: Path) -> Iterator[Part]:
     for column in ("domain", "images", "participating", "new", "val", "test", "smallest client"):
         shown.add_column(column, justify="right" if column != "domain" else "left")
     for i, domain in enumerate(table.domain_names):
-        places = benchmark.split[table.domains == i]
-        pools = [int((places == split).sum()) for split in (PARTICIPATING, NEW, VAL, TEST)]
-        mine = [len(benchmark.rows(name)) for name in benchmark.client_ids if benchmark.domain_of(name) == domain]
-        smallest = str(min(mine)) if mine else "-"  # clients that mix domains belong to none
-        shown.add_row(domain, *(str(n) for n in (len(places), *pools)), smallest)
+        splits = benchmark.split[table.domains == i]
+        counts = [int((splits == split).sum()) for split in (PARTICIPATING, NEW, VAL, TEST)]
+        sizes = [len(benchmark.rows(name)) for name in benchmark.client_ids if benchmark.domain_of(name) == domain]
+        smallest = str(min(sizes)) if sizes else "-"  # clients that mix domains belong to none
+        shown.add_row(domain, *(str(n) for n in (len(splits), *counts)), smallest)
     yield shown

@@ -1,4 +1,4 @@
-"""The command ``fedbasis reproduce``: show a plan, or execute it with one progress bar and write the report."""
+"""The command ``fedbasis reproduce``: show a plan, or run it with one progress bar and write the report."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedbasis.cli.console import console, say, shows_progress
 from pflbed.errors import InputError
 from pflbed.terminal import writable
 
@@ -23,32 +23,32 @@ class ScaleName(StrEnum):
     paper = "paper"
 
 
-console = Console(emoji=False)
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Names or numbers of tables and figures, or all.")]
 Places = Annotated[
     list[str] | None,
-    typer.Option(help="A folder that holds the datasets, or DATASET=FOLDER for one of them; may be repeated."),
+    typer.Option(help="A folder with the datasets, or DATASET=FOLDER for one of them; may be repeated."),
 ]
 
 
 def reproduce(
     names: Names,
-    scale: Annotated[ScaleName, typer.Option(help="smoke: seconds; cpu: two cores; paper: its own settings.")] = (
+    scale: Annotated[ScaleName, typer.Option(help="smoke: seconds; cpu: two cores; paper: the paper's settings.")] = (
         ScaleName.smoke
     ),
     data: Places = None,
     cifar: Annotated[str | None, typer.Option(help="The same as --data cifar10=FOLDER.")] = None,
     weights: Annotated[str | None, typer.Option(help="Pretrained weights (safetensors) of the network.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds, from 0; unset: the scale's own.")] = None,
-    methods: Annotated[str | None, typer.Option(help="Only these where methods are compared, with commas.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at once, each on one core; 1: one on all cores.")] = 1,
-    out: Annotated[Path, typer.Option(help="Where runs, report.html, tables and figures go.")] = Path("reproduced"),
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, from 0; unset: that of the scale.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Compare only these methods, separated by commas.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, each on one core; 1: one on all cores.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder of runs, report.html, tables and figures.")] = Path("reproduced"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, done and to do; run nothing.")] = False,
 ) -> None:
-    """Reproduce a table or a figure of the paper by name, with the paper's numbers beside the measured ones.
+    """Reproduce a table or a figure of the paper by name, with the paper's numbers next to the measured ones.
 
-    A run that several of them need is done once. After a stop, the same command resumes the runs.
+    Runs that several tables or figures need are trained once. After a stop, the same command resumes the runs.
     """
+    from fedbasis.cli.display import grid_table
     from fedbasis.studies import studies
     from fedbasis.studies.base import Setup
     from fedbasis.studies.plan import plan
@@ -75,25 +75,28 @@ def reproduce(
         console.print(f"{name} {escape(str(error))}", soft_wrap=True)
     if items and not done.runs:
         raise InputError(
-            f"One of {len(items)} runs at least must end well, but none did (see above); no report is written, and the "
-            "same command tries them again."
+            f"At least one of {len(items)} runs must succeed, but none did (see above); no report is written, and the "
+            "same command runs them again."
         )
     command = _command(names, scale.value, setup, seeds, jobs)
     for section in write_all(chosen, setup, done, out, command):
         console.print(f"\n[bold]{section.title}[/bold] ({section.name})")
+        for grid in section.tables:
+            console.print(grid_table(grid))
         for paragraph in section.text:
-            console.print(f"  {paragraph}", highlight=False, markup=False, soft_wrap=True)
-    written = f"\nReport: {out / 'report.html'}\nTables and figures: {out}"
-    console.print(written, highlight=False, markup=False, soft_wrap=True)
+            say(f"  {paragraph}")
+    console.print()
+    say(f"Report: {out / 'report.html'}")
+    say(f"Tables and figures: {out}")
     if done.failed:
         raise InputError(
-            f"All {len(items)} runs must end well, but {len(done.failed)} did not (see above); "
-            "the tables lack them, and the same command tries them again."
+            f"All {len(items)} runs must succeed, but {len(done.failed)} did not (see above); "
+            "they are missing in the tables, and the same command runs them again."
         )
 
 
 def _command(names: Sequence[str], scale: str, setup: Any, seeds: int | None, jobs: int) -> str:
-    """Write the command line for the results page, with the names of folders instead of their paths."""
+    """Return the command line for the results page, with the names of folders instead of their paths."""
     places = [f"--data {f'{name}=' if name else ''}{Path(folder).name}" for name, folder in setup.places.items()]
     weights = [f"--weights {Path(setup.weights).name}"] if setup.weights else []
     methods = [f"--methods {','.join(setup.methods)}"] if setup.methods else []
@@ -102,7 +105,7 @@ def _command(names: Sequence[str], scale: str, setup: Any, seeds: int | None, jo
 
 
 def _places(given: Sequence[str], cifar: str | None) -> dict[str, str]:
-    """Read ``FOLDER`` and ``DATASET=FOLDER``."""
+    """Return the folders by dataset from ``FOLDER`` and ``DATASET=FOLDER``."""
     from pflbed.sources import SOURCES
 
     places = {}
@@ -122,7 +125,9 @@ def _methods(given: str | None) -> tuple[str, ...] | None:
     names = tuple(name.strip() for name in given.split(","))
     for name in names:
         if name not in METHODS:
-            raise InputError(f"--methods must name methods, but '{name}' is none; the names are {', '.join(METHODS)}.")
+            raise InputError(
+                f"--methods must be names of methods, but '{name}' is not; the names are {', '.join(METHODS)}."
+            )
     return names
 
 
@@ -139,14 +144,14 @@ def _plan_table(items: Sequence[Any], done: Sequence[bool], what: str) -> Table:
 
 
 class _Progress:
-    """One bar over the whole plan, in which every run counts the same; outside a terminal a line per run."""
+    """One bar for the whole plan, with the same weight for every run; a line per run if there is no terminal."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self._items, self._done, self._count = items, [0.0] * len(items), 0
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(30), TextColumn("{task.percentage:>3.0f} %"),
             TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True,
-            disable=not console.is_terminal,
+            disable=not (shows_progress() and console.is_terminal),
         )  # fmt: skip
         self._task: TaskID = self._bar.add_task("", total=len(items))
 
@@ -158,19 +163,19 @@ class _Progress:
         self._bar.stop()
 
     def observer(self, number: int, item: Any) -> Any:
-        """Return an observer of one run."""
+        """Return the event listener of one run."""
         from fedbasis.cli.display import ProgressShare
 
         return ProgressShare(lambda share: self._moved(number, share))
 
     def ended(self, number: int) -> None:
-        """Count a run that ended."""
+        """Count a completed run."""
         self._count += 1
         self._moved(number, 1.0)
-        if not console.is_terminal:
+        if shows_progress() and not console.is_terminal:
             request = self._items[number].request
             line = f"{self._count}/{len(self._items)}  {request.name} on {request.testbed}, seed {request.seed}"
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            say(line)
 
     def _moved(self, number: int, share: float) -> None:
         self._done[number] = share

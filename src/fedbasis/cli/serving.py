@@ -1,18 +1,22 @@
 """The commands ``fedbasis personalize`` and ``predict``: what an engineer who serves new clients needs, offline."""
 
-import json
+import csv
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 
+from fedbasis.cli.console import console, errors, say, shows_progress
 from pflbed.errors import InputError
-from pflbed.terminal import writable
+from pflbed.terminal import say_json, writable
 
-console = Console(emoji=False)
+if TYPE_CHECKING:
+    from fedbasis.serving.artifact import Card
+
 Trust = Annotated[
     bool,
     typer.Option("--trust", help="Run the code that the folder names: a network or a method that is not built in."),
@@ -39,7 +43,8 @@ def personalize(
     how: Annotated[
         str | None,
         typer.Option(
-            help="coefficients+classifier, coefficients, lp, ft or none; unset: the first for FedBasis, ft for FedAvg."
+            help="none, lp, ft, ft-prox, bn, or one of the method's own ways (see 'fedbasis methods'), which may be "
+            "followed by +lp or +ft; unset: the method's default, for FedBasis coefficients+classifier."
         ),
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="How often to go through the images.")] = 20,
@@ -80,7 +85,7 @@ def personalize(
             "learned": {name: as_record(table) for name, table in served.tables.items()},
             "skipped": [{"path": path, "reason": reason} for path, reason in served.bad],
         }  # fmt: skip
-        sys.stdout.write(json.dumps(summary) + "\n")
+        say_json(summary)
         return
     if served.bad:
         print_bad(console, served.bad)
@@ -97,42 +102,105 @@ def personalize(
         highlight=False,
         soft_wrap=True,
     )
-    console.print(f"Model: {out}", highlight=False, markup=False, soft_wrap=True)
+    if served.after <= served.before:
+        console.print(
+            "[yellow]Note:[/yellow] the personal model is not better on these images than the one it started from; try "
+            "another --how, more images, or keep the model without personalization (--how none).",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if served.held_out and served.held_out < ENOUGH:
+        console.print(
+            f"[yellow]Note:[/yellow] {served.held_out} images measure an accuracy in steps of "
+            f"{100 / served.held_out:.0f} points.",
+            highlight=False,
+            soft_wrap=True,
+        )
+    say(f"Model: {out}")
 
 
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A personal model, as 'personalize' wrote it.")],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Image files, or folders of them.")],
     labelled: Annotated[
-        bool, typer.Option("--labelled", help="An image's folder is its true class: score it.")
+        bool, typer.Option("--labelled", help="The folder of an image is its true class: also print the accuracy.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One json object per image, with all probabilities.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated: image, class, probability.")] = False,
+    batch: Annotated[int, typer.Option(min=1, max=100_000, help="Images that are predicted at once.")] = 64,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps ...; auto takes a GPU.")] = "auto",
     trust: Trust = False,
     network: OwnNetwork = None,
 ) -> None:
-    """Print the class and its probability for every image."""
+    """Print the class of every image and its probability.
+
+    Images are read and predicted in batches, so that results appear while it works.
+    """
     import torch
 
     from fedbasis.cli.display import print_bad
-    from fedbasis.serving.new_client import predict_images, read_loose
+    from fedbasis.engines.choice import device_of
+    from fedbasis.serving.new_client import Predictor, find_images, read_batches
 
-    card, pixels, paths, bad = read_loose(model, images, labelled)
-    _, probabilities = predict_images(model, torch.from_numpy(pixels), trust, network)
-    best = probabilities.max(dim=1)
-    right = 0
-    for path, chance, index, row in zip(
-        paths, best.values.tolist(), best.indices.tolist(), probabilities.tolist(), strict=True
-    ):
-        true = path.absolute().parent.name
-        right += card.classes[index] == true
-        if as_json:
-            line = {"image": str(path), "class": card.classes[index], "probability": chance}
-            line |= {"true": true} if labelled else {}
-            sys.stdout.write(json.dumps({**line, "all": dict(zip(card.classes, row, strict=True))}) + "\n")
-        else:
-            line_of_text = f"{path}  {card.classes[index]}  {chance:.3f}"
-            console.print(line_of_text, highlight=False, markup=False, soft_wrap=True)
-    if labelled and not as_json:
-        console.print(f"{right} of {len(paths)} right ({100 * right / len(paths):.1f} %)", highlight=False)
+    if as_json and as_csv:
+        raise InputError("Predictions can be printed as json or as csv, but both were asked for; leave one out.")
+    predictor = Predictor.load(model, trust, network, str(device_of(device)))
+    classes = predictor.card.classes
+    paths = find_images(images, classes if labelled else None)
+    bad: list[tuple[str, str]] = []
+    true, guessed = list[int](), list[int]()
+    writer = csv.writer(sys.stdout)
+    if as_csv:
+        writer.writerow(["image", "class", "probability", *(["true"] if labelled else [])])
+    silent = not (shows_progress() and errors.is_terminal) or len(paths) <= batch
+    with Progress(console=errors, transient=True, disable=silent) as progress:
+        task = progress.add_task("predicting", total=len(paths))
+        for part in read_batches(predictor.card, paths, batch):
+            bad += part.bad
+            rows = predictor(torch.from_numpy(part.pixels)) if part.paths else torch.zeros(0, len(classes))
+            for path, row in zip(part.paths, rows.tolist(), strict=True):
+                index = max(range(len(row)), key=row.__getitem__)
+                name = path.absolute().parent.name
+                if labelled:
+                    true.append(classes.index(name))
+                    guessed.append(index)
+                if as_json:
+                    line = {"image": str(path), "class": classes[index], "probability": row[index]}
+                    line |= {"true": name} if labelled else {}
+                    say_json({**line, "all": dict(zip(classes, row, strict=True))})
+                elif as_csv:
+                    writer.writerow([str(path), classes[index], f"{row[index]:.6g}", *([name] if labelled else [])])
+                else:
+                    say(f"{path}  {classes[index]}  {row[index]:.3f}")
+            sys.stdout.flush()
+            progress.advance(task, len(part.paths) + len(part.bad))
     if bad:
-        print_bad(Console(stderr=True, emoji=False), bad)
+        print_bad(errors, bad)
+    if len(bad) == len(paths):
+        raise InputError(f"At least one image must be readable, but none of {len(bad)} is: {bad[0][0]} ({bad[0][1]}).")
+    if labelled:
+        _print_accuracy(errors if as_json or as_csv else console, true, guessed, predictor.card)
+
+
+def _print_accuracy(to: Console, true: list[int], guessed: list[int], card: "Card") -> None:
+    """Print the plain accuracy, and the personalized one, in which a class counts as often as the client has it."""
+    import numpy as np
+
+    from pflbed import weighted_accuracy
+
+    labels, predictions = np.array(true), np.array(guessed)
+    right = int((labels == predictions).sum())
+    say(f"{right} of {len(true)} right ({100 * right / len(true):.1f} %)", to=to)
+    counts = card.provenance.get("label_counts")
+    if not isinstance(counts, list) or len(counts) != len(card.classes):
+        return
+    share = np.array([float(count) if isinstance(count, int) and count > 0 else 0.0 for count in counts])
+    present = np.bincount(labels, minlength=len(share))
+    weights = share[labels] / np.maximum(present, 1)[labels]
+    if weights.sum() > 0:
+        score = weighted_accuracy(predictions, labels, weights)
+        say(
+            f"Personalized accuracy: {100 * score:.1f} % (every class counts as often as this client has it, as in the "
+            "tables of 'train' and 'report')",
+            to=to,
+        )

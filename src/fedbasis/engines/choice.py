@@ -1,4 +1,4 @@
-"""Which workers, how many, on which devices: what was asked for, or the best that this machine has."""
+"""Choose the workers: which engine, how many workers, on which devices; from the settings, or the best there is."""
 
 import multiprocessing
 from collections.abc import Iterator
@@ -14,12 +14,19 @@ from pflbed.errors import InputError
 from pflbed.workers import cores
 
 SHARE_A_DEVICE = 2
-"""So many workers share an accelerator by default: while one prepares a batch, the other computes."""
+"""How many workers share an accelerator by default: while one prepares a batch, the other computes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What was asked for: the engine, the number of workers, their device, and the threads of each."""
+    """The settings of an engine.
+
+    Args:
+        engine: "serial", "pool", "ray", or "auto".
+        workers: The number of workers; None: as many as fit.
+        device: A torch device, or "auto".
+        threads: The torch threads of every worker.
+    """
 
     engine: str = "auto"
     workers: int | None = None
@@ -28,14 +35,16 @@ class Machine:
 
 
 def device_of(name: str) -> torch.device:
-    """Return the device of this name, if this machine has it; "auto" is an accelerator if there is one."""
+    """Return the torch device of this name; "auto" is an accelerator if there is one, else the CPU."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
+        if torch.device(name).type == "meta":
+            raise RuntimeError("it holds no numbers")
         torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(
             f"machine.device '{name}' must be a device of this machine, but it is not: {reason}."
@@ -44,20 +53,20 @@ def device_of(name: str) -> torch.device:
 
 
 def devices_of(machine: Machine) -> list[str]:
-    """Choose a device for every worker of this machine; several GPUs take turns."""
+    """Choose a device for every worker of this machine; workers are spread evenly over several GPUs."""
     device = device_of(machine.device)
     if device.type == "cpu":
         return ["cpu"] * (machine.workers or max(1, cores() // machine.threads))
-    places = [str(device)]
+    devices = [str(device)]
     if device.type == "cuda" and device.index is None:
-        places = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
-    count = machine.workers or min(SHARE_A_DEVICE * len(places), cores())
-    return [places[i % len(places)] for i in range(count)]
+        devices = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    count = machine.workers or min(SHARE_A_DEVICE * len(devices), cores())
+    return [devices[i % len(devices)] for i in range(count)]
 
 
 @contextmanager
 def workers_for(method: Method, machine: Machine) -> Iterator[Workers]:
-    """Start workers, and end them with the context."""
+    """Start workers, and stop them when the context ends."""
     workers = _workers(method, machine)
     try:
         yield workers
@@ -71,8 +80,8 @@ def _workers(method: Method, machine: Machine) -> Workers:
 
         return Cluster(method, machine.workers, machine.threads, machine.device)
     devices = devices_of(machine)
-    helper = multiprocessing.current_process().daemon  # it is a worker itself and may have no children
-    if machine.engine == "serial" or (machine.engine == "auto" and (helper or len(devices) == 1)):
+    daemon = multiprocessing.current_process().daemon  # a daemonic process may have no children
+    if machine.engine == "serial" or (machine.engine == "auto" and (daemon or len(devices) == 1)):
         return InProcess(method, device_of(machine.device))
     from fedbasis.engines.pool import Pool
 

@@ -1,8 +1,8 @@
-"""Client states: what clients keep between rounds, on disk, so that a million clients cost no memory.
+"""Client states between rounds, stored on disk, so that memory does not grow with the number of clients.
 
 A client has a folder with one file per version, named by the number of rounds after which it was written. A round reads
-the newest version that is not newer than itself and writes the next one. So a round that is done again, because a
-process or a whole run was killed in it, starts from the same state.
+the newest version that is not newer than itself and writes the next one. So a round that is repeated, because a process
+or a whole run was killed in it, starts from the same state.
 """
 
 import hashlib
@@ -19,13 +19,14 @@ from pflbed.errors import InputError
 
 
 class ClientStates(MutableMapping[str, State]):
-    """The states of all clients; as a mapping, the newest of every client.
+    """The states of all clients; as a mapping, the newest state of every client.
 
-    Without a folder given, a temporary one is made, which is removed with the object.
+    Args:
+        folder: Where they are stored; None: a temporary folder, which is removed with the object.
     """
 
     LAST = 1 << 62
-    """Later than any round."""
+    """A round number greater than that of any round."""
 
     def __init__(self, folder: Path | None = None) -> None:
         if folder is None:
@@ -35,59 +36,61 @@ class ClientStates(MutableMapping[str, State]):
         self._changed: set[str] = set()
 
     def read(self, client: str, round: int) -> State | None:
-        """Return a client's state before this round, if it has one."""
+        """Return a client's state before this round, or None if it has none."""
         known = self._until(client, round)
         if not known:
             return None
         try:
             return mapped(self._place(client) / str(known[-1]))
         except InputError as error:
-            raise InputError(f"{error} {client} keeps it; remove the run's folder to start the run again.") from error
+            raise InputError(
+                f"{error} It is the state of {client}; remove the run's folder to start the run again."
+            ) from error
 
     def reference(self, client: str, round: int, near: bool) -> Path | State | None:
-        """Return what another process needs to read a client's state: the folder if it is near, else the state."""
+        """Return what a worker needs to read a client's state: the folder if it has the same disk, else the state."""
         return self.folder if near else self.read(client, round)
 
     def write(self, client: str, round: int, state: State | None) -> None:
-        """Write a client's state after this round; one with numbers that are not finite is not written."""
+        """Write a client's state after this round, unless it has values that are not finite."""
         if state is None or not is_finite(state):
             return
         place = self._place(client)
         place.mkdir(parents=True, exist_ok=True)
         temporary = place / f".{round + 1}.tmp"
         try:
-            write(temporary, state, note=client)
+            write(temporary, state, note=client, digest=True)
             temporary.replace(place / str(round + 1))
         finally:
             temporary.unlink(missing_ok=True)
 
     def touch(self, client: str) -> None:
-        """Remember that a client may have a new version."""
+        """Mark that a client may have a new version, for ``sync`` and ``prune``."""
         self._changed.add(client)
 
     def sync(self, rounds_done: int) -> None:
-        """Push new versions to the disk, before the checkpoint that they belong to."""
+        """Flush new versions to disk; called before the checkpoint that they belong to is written."""
         for client in self._changed:
             for version in self._until(client, rounds_done)[-1:]:
                 with (self._place(client) / str(version)).open("rb") as file:
                     os.fsync(file.fileno())
 
     def prune(self, rounds_done: int) -> None:
-        """Drop versions that no round can need any more, after that checkpoint."""
+        """Delete versions that no round needs any more; called after that checkpoint is written."""
         for client in self._changed:
             for version in self._until(client, rounds_done)[:-1]:
                 (self._place(client) / str(version)).unlink()
         self._changed.clear()
 
     def rewind(self, rounds_done: int) -> None:
-        """Drop versions that are newer than the last checkpoint, and files that a killed process was writing."""
+        """Delete versions that are newer than the last checkpoint, and files that a killed process was writing."""
         for place in self._places():
             for file in place.iterdir():
                 if not file.name.isdigit() or int(file.name) > rounds_done:
                     file.unlink()
 
     def remove(self) -> None:
-        """Drop everything."""
+        """Delete all client states."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _until(self, client: str, rounds_done: int) -> list[int]:
@@ -100,7 +103,7 @@ class ClientStates(MutableMapping[str, State]):
             return []
 
     def _place(self, client: str) -> Path:
-        digest = hashlib.sha256(client.encode()).hexdigest()[:32]  # a name may hold any character, and many of them
+        digest = hashlib.sha256(client.encode()).hexdigest()[:32]  # a name may be long and have any character
         return self.folder / digest[:2] / digest[2:]
 
     def _places(self) -> Iterator[Path]:
@@ -130,5 +133,5 @@ class ClientStates(MutableMapping[str, State]):
 
 
 def state_of(client: str, reference: Path | State | None, round: int = ClientStates.LAST) -> State | None:
-    """Return a client's state before this round, from what ``ClientStates.reference`` gave."""
+    """Return a client's state before this round, from the result of ``ClientStates.reference``."""
     return ClientStates(reference).read(client, round) if isinstance(reference, Path) else reference

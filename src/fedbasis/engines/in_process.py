@@ -1,4 +1,4 @@
-"""One worker, in this process: it does one task after another, each when its result is asked for."""
+"""One worker, in this process: it runs one task after another, each when its result is requested."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,18 +19,20 @@ class InProcess:
     def __init__(self, method: Method, device: torch.device | str = "cpu") -> None:
         self._worker = WorkerContext(method, device)
 
-    def run(self, job: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
-        """Yield the results in the order of the items, each made when it is asked for."""
+    def run(
+        self, function: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]
+    ) -> Iterator[Result]:
+        """Yield the results in the order of the items, each computed when it is requested."""
         self._worker.cache.clear()
         for item in items:
-            yield job(self._worker, shared, item)
+            yield function(self._worker, shared, item)
 
     def peak_memory(self) -> int:
-        """Return the most bytes that this process has held so far."""
+        """Return the peak memory of this process, in bytes."""
         return peak_memory()
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is no process to stop."""
 
     def __str__(self) -> str:
         return f"1 process on {self._worker.device}"

@@ -1,9 +1,9 @@
-"""Workers in processes of this machine, one thread each: for small networks that beats one process of many threads.
+"""Workers in processes of this machine, one thread each: for small networks faster than one process of many threads.
 
-The state that tasks share is written to one file and mapped by every worker, so it is in memory once. Results come
-back the same way, so only the one that is being read is in this process. A worker that dies is replaced and its task is
-done again. Workers are forked from a server process that has imported everything, so a new one takes milliseconds, and
-they share that memory too.
+The state that tasks share is written to one file and mapped by every worker, so it is in memory once. Results are
+returned in the same way, so only the one that is being read is in this process. A worker that dies is replaced and its
+task is run again. Workers are forked from a server process that has imported everything, so a new one starts in
+milliseconds, and they share that memory too.
 """
 
 import multiprocessing
@@ -29,29 +29,29 @@ from fedbasis.tensors.params import State
 from pflbed.errors import InputError
 
 TRIES = 3
-"""So often a task may end the process that does it."""
+"""How often a task may crash its process before it fails."""
 PRELOADED = [__name__, "fedbasis.serving.evaluation"]
 START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
 class WorkerError(Exception):
-    """What went wrong in a worker, with the worker's traceback."""
+    """An error in a worker, with the worker's traceback."""
 
 
 def error_to_send(error: Exception, where: str) -> Exception:
-    """Turn what a task raised into an error that travels: what the user can mend as it is, a bug with its traceback."""
+    """Turn an error of a task into one that can be sent: input and file errors unchanged, others with a traceback."""
     if isinstance(error, InputError):
         return error
-    if isinstance(error, OSError):  # a full disk, for example, is nobody's bug
+    if isinstance(error, OSError):  # a full disk, for example, is not a bug
         return portable(error)
     return WorkerError(f"{error!r} in a worker {where}\n{traceback.format_exc()}")
 
 
 def task_failed(name: str, how: str, killed: bool) -> InputError:
-    """Say that a task ended every process that tried it; ``killed`` if by SIGKILL."""
+    """Return the error of a task that ended every process that ran it; ``killed``: by SIGKILL."""
     memory = "; there may be too little memory: lower the number of workers" if killed else ""
     return InputError(
-        f"A worker must live until its task is done, but the one for {name} ended its process {TRIES} times "
+        f"A worker must run until its task is done, but the task of {name} ended its process {TRIES} times "
         f"({how}){memory}."
     )
 
@@ -67,7 +67,13 @@ class _PendingTask:
 
 
 class Pool:
-    """So many processes; they start with the first task and end with ``close``, or with this process."""
+    """Worker processes of this machine; they start with the first task and end with ``close``, or with this process.
+
+    Args:
+        method: The method whose tasks they run.
+        devices: The torch device of every worker.
+        threads: The torch threads of every worker.
+    """
 
     same_disk = True
 
@@ -81,15 +87,17 @@ class Pool:
         self._scratch: Path | None = None
         self._runs = 0
 
-    def run(self, job: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
-        """Yield the results in the order of the items; all workers are kept busy in the meantime."""
+    def run(
+        self, function: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]
+    ) -> Iterator[Result]:
+        """Yield the results in the order of the items; the workers run the tasks in parallel."""
         scratch = self._start()
         self._runs += 1
         shared_file = scratch / f"shared-{self._runs}"
         pack.write(shared_file, shared)
         answers: queue.SimpleQueue[tuple[_PendingTask, Any]] = queue.SimpleQueue()
         for number, (item, name) in enumerate(zip(items, names, strict=True)):
-            message = job, shared_file, item, scratch / f"result-{self._runs}-{number}"
+            message = function, shared_file, item, scratch / f"result-{self._runs}-{number}"
             self._pending.put(_PendingTask(number, name, message, answers))
         done: dict[int, tuple[Path, Any]] = {}
         finished = False
@@ -108,7 +116,7 @@ class Pool:
         finally:
             shared_file.unlink(missing_ok=True)
             if not finished:
-                self.close()  # nobody wants the other results: leave no worker busy with them
+                self.close()  # the other results are not needed
 
     def _start(self) -> Path:
         if self._scratch is None:
@@ -123,17 +131,17 @@ class Pool:
         return self._scratch
 
     def peak_memory(self) -> int:
-        """Return the most bytes that this process and the workers have held so far; what they share counts for each."""
+        """Return the peak memory of this process and the workers, in bytes; shared memory counts for each."""
         return peak_memory(*(worker.process.pid for worker in self._workers))
 
     def close(self) -> None:
-        """End all processes at once and remove their files."""
+        """Kill all processes and remove their files."""
         for worker in self._workers:
             worker.process.stop()
         for _ in self._workers:
             self._pending.put(None)
         for worker in self._workers:
-            worker.thread.join(timeout=0.1)  # one that is starting its process ends it as soon as it is there
+            worker.thread.join(timeout=0.1)  # one that is starting a process kills it as soon as it has started
         self._workers, self._pending = [], queue.SimpleQueue()
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
@@ -146,9 +154,9 @@ class Pool:
 
 
 class _PoolWorker:
-    """A worker process, and the thread here that gives it one task after another.
+    """A worker process, and the thread of this process that sends it one task after another.
 
-    Only this thread waits for the process, so the main thread hears Ctrl-C at any time.
+    Only this thread waits for the process, so the main thread can receive Ctrl-C at any time.
     """
 
     def __init__(self, process: WorkerProcess, pending: "queue.SimpleQueue[_PendingTask | None]") -> None:
@@ -167,7 +175,7 @@ class _PoolWorker:
             task.answers.put((task, answer))
 
     def _ask(self, task: _PendingTask) -> Any:
-        """Have a task done, again if its process dies of it, and return the answer."""
+        """Run a task, again if its process dies, and return the answer."""
         deaths = 0
         while True:
             try:
@@ -180,7 +188,7 @@ class _PoolWorker:
 
 
 def _work(connection: Connection, method: bytes, device: str, threads: int) -> None:
-    """Be a worker: do one task after another until the pipe ends."""
+    """Run one task after another until the pipe is closed."""
     torch.set_num_threads(threads)
     worker: WorkerContext | None = None
     known, shared = None, State()
@@ -189,11 +197,11 @@ def _work(connection: Connection, method: bytes, device: str, threads: int) -> N
         try:
             if worker is None:
                 worker = WorkerContext(loads(method), device)
-            job, shared_file, item, result_file = loads(message)
+            function, shared_file, item, result_file = loads(message)
             if shared_file != known:
                 worker.cache.clear()
                 known, shared = shared_file, pack.mapped(shared_file)
-            state, answer = job(worker, shared, item)
+            state, answer = function(worker, shared, item)
             pack.write(result_file, state)
             data = dumps(answer)
         except Exception as error:  # noqa: BLE001  (it is raised again by the process that waits for it)

@@ -1,4 +1,4 @@
-"""A supervised worker process, and what processes that work for another one have in common."""
+"""A supervised worker process, and helpers for worker processes."""
 
 import contextlib
 import multiprocessing
@@ -21,7 +21,7 @@ from pflbed.interrupts import deaf_to_interrupts
 STARTING = threading.Lock()
 """One process is started at a time: several threads may replace dead ones."""
 EXIT_SECONDS = 60.0
-"""So long a process that has closed its pipe may take to end."""
+"""How long a process that has closed its pipe may take to exit before it is killed."""
 
 
 class WorkerDiedError(Exception):
@@ -33,22 +33,22 @@ class WorkerDiedError(Exception):
 
     @property
     def killed(self) -> bool:
-        """Whether it was ended by SIGKILL, which is what Linux does when memory runs out."""
+        """Whether it was ended by SIGKILL, as the Linux kernel does when memory runs out."""
         return self.exit_code == -signal.SIGKILL
 
 
 class WorkerStoppedError(Exception):
-    """The worker was stopped on purpose; it starts no process any more."""
+    """The worker was stopped by ``stop``; it starts no new process."""
 
 
 class WorkerProcess:
-    """A process that works for this one, and the pipe to it.
+    """A worker process of this one, and the pipe to it.
 
-    The process calls ``target(connection, *args)``. It starts with the first message. When it dies, ``send`` or
-    ``receive`` raises ``WorkerDiedError``, and the next message starts another one. It does not hear Ctrl-C. It ends
-    with this process, however that ends, and then removes the folder ``scratch``. It never imports the user's script,
-    so that needs no guard ``if __name__ == "__main__"``. Every process has a pipe of its own, since one that is killed
-    while it writes would block a pipe shared by all. Any thread may call ``stop``; all else belongs to one thread.
+    The process calls ``target(connection, *args)``. It starts with the first message. If it dies, ``send`` or
+    ``receive`` raises ``WorkerDiedError``, and the next message starts another one. It ignores Ctrl-C. It ends when
+    this process ends, for whatever reason, and then removes the folder ``scratch``. It never imports the user's script,
+    so the script needs no guard ``if __name__ == "__main__"``. Every process has its own pipe, because a process that
+    is killed while it writes would block a shared one. Any thread may call ``stop``; use the rest from one thread.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class WorkerProcess:
         self._stopped = False
         self._process: BaseProcess | None = None
         self.connection: Connection | None = None
-        """The pipe, for ``multiprocessing.connection.wait``; nothing while there is no process."""
+        """The pipe, for ``multiprocessing.connection.wait``; None while there is no process."""
 
     @property
     def pid(self) -> int | None:
-        """The number of the process, if it has been started."""
+        """The id of the process, or None before it has started."""
         return None if self._process is None else self._process.pid
 
     def send(self, message: Any) -> None:
-        """Send a message; start a process if there is none, or if the last one died while it had nothing to do."""
+        """Send a message; start a process if there is none, or if the last one died while it was idle."""
         data = dumps(message)
         for new in (self.connection is None, True):
             try:
@@ -89,7 +89,7 @@ class WorkerProcess:
         return loads(data)
 
     def stop(self) -> None:
-        """End the process at once, also one that is just being started."""
+        """Kill the process, also one that is just being started."""
         with self._lock:
             self._stopped = True
             if self._process is not None:
@@ -120,18 +120,18 @@ class WorkerProcess:
         return connection
 
     def _end(self) -> WorkerDiedError | WorkerStoppedError:
-        """Clear away a process whose pipe has ended, and say how it ended."""
+        """Wait for a process whose pipe is closed, and return the error that tells how it ended."""
         assert self._process is not None
         if not wait([self._process.sentinel], timeout=EXIT_SECONDS):
             self._process.kill()
-        with STARTING:  # a start looks at the exit codes of all processes, and only the first look finds one
+        with STARTING:  # starting a process also collects exit codes of children, and each can be read only once
             self.join()
         return WorkerStoppedError() if self._stopped else WorkerDiedError(self._process.exitcode)
 
 
 @contextlib.contextmanager
 def _main_left_out() -> Iterator[None]:
-    """Keep a process that starts now from importing the user's script; what it needs of it travels by value."""
+    """Keep a process that starts now from importing the user's script; what it needs of it is pickled by value."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
@@ -141,7 +141,7 @@ def _main_left_out() -> Iterator[None]:
 
 
 def _run(connection: Connection, scratch: Path | None, target: Callable[..., None], args: tuple[Any, ...]) -> None:
-    """Be the process."""
+    """Run in the new process: call the target until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent(scratch)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone
@@ -150,7 +150,7 @@ def _run(connection: Connection, scratch: Path | None, target: Callable[..., Non
 
 
 def _end_with_parent(scratch: Path | None) -> None:
-    """From now on, when the parent is gone, however it ended, so is this process."""
+    """Start a thread that ends this process when its parent has ended."""
 
     def watch() -> None:
         parent = multiprocessing.parent_process()
@@ -168,7 +168,7 @@ def _remove(folder: Path | None) -> None:
 
 
 def peak_memory(*pids: int | None) -> int:
-    """Return the most memory in bytes that this process and others of this machine have held so far, added up.
+    """Return the sum of the peak memory of this process and of others of this machine, in bytes.
 
     ``ru_maxrss`` is asked only where there is no /proc: on Linux a process that was started by a larger one has the
     larger one's peak there.
@@ -201,5 +201,5 @@ def _peak_of(pid: int) -> int:
 
 
 def portable(error: OSError) -> OSError:
-    """Return the error of a file, whatever its kind, as one that any process understands."""
+    """Return a file error of any subclass as a plain ``OSError``, which can be pickled."""
     return OSError(error.errno, error.strerror or str(error), error.filename)

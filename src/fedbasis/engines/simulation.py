@@ -1,4 +1,4 @@
-"""The engine of one machine or of a cluster: a round's client updates are tasks for workers."""
+"""The engine of a simulation, on one machine or a cluster: a round's client updates are tasks for workers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,56 +11,72 @@ from fedbasis.methods.base import Context, Sent
 from fedbasis.networks.train import examples_of
 from fedbasis.tensors.params import State
 
-KEPT = "kept/"
-"""The prefix of the groups of a client state that travels with a result."""
+CLIENT_STATE = "client_state/"
+"""The prefix of the groups of a client state that is returned with the result of a task."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """The item of a task: one client's update in one round."""
+    """The item of a task: one client's update in one round.
+
+    Args:
+        client: The client's name.
+        data: Its images.
+        round: The number of the round, from 0.
+        seed: The seed of the run.
+        client_state: The folder of all client states, or the state of this client if the worker may be on another
+            machine; None if it has none.
+    """
 
     client: str
     data: Any
     round: int
     seed: int
-    kept: Path | State | None
-    """The folder of all client states, or this client's own if the worker may be on another machine."""
+    client_state: Path | State | None
 
 
 def update(worker: WorkerContext, server: State, item: Update) -> Result:
-    """Update one client from the server's state, its own data and its client state."""
-    before = state_of(item.client, item.kept, item.round)
+    """Update one client from the server's state, its data and its client state."""
+    before = state_of(item.client, item.client_state, item.round)
     received = worker.method.broadcast(server, item.client)
     context = Context(item.seed, item.client, worker.model, item.round)
-    sent, kept = worker.method.client_update(received, before, examples_of(item.data), context)
-    if isinstance(item.kept, Path):
-        ClientStates(item.kept).write(item.client, item.round, kept)
+    sent, after = worker.method.client_update(received, before, examples_of(item.data), context)
+    if isinstance(item.client_state, Path):
+        ClientStates(item.client_state).write(item.client, item.round, after)
         return sent.tensors, (sent.numbers, [])
-    travelling = {KEPT + group: tensors for group, tensors in (kept or {}).items()}
-    return {**sent.tensors, **travelling}, (sent.numbers, list(travelling))
+    returned = {CLIENT_STATE + group: tensors for group, tensors in (after or {}).items()}
+    return {**sent.tensors, **returned}, (sent.numbers, list(returned))
 
 
 class Simulation:
-    """Clients whose data are here, updated by workers."""
+    """The engine of clients whose data are on this machine.
 
-    def __init__(self, workers: Workers, data: ClientData, seed: int, kept: ClientStates | None = None) -> None:
+    Args:
+        workers: The workers that run the updates.
+        data: The clients' training images.
+        seed: The seed of the run.
+        states: The client states; None: stored in a temporary folder.
+    """
+
+    def __init__(self, workers: Workers, data: ClientData, seed: int, states: ClientStates | None = None) -> None:
         self.workers, self._data, self._seed = workers, data, seed
-        self.states = kept if kept is not None else ClientStates()
+        self.states = states if states is not None else ClientStates()
 
     def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent]]:
-        """Update the named clients in this order and yield ``(client, what it sent)``."""
+        """Update the named clients and yield ``(client, update)``, in this order."""
         items = [
             Update(c, self._data[c], round, self._seed, self.states.reference(c, round, self.workers.same_disk))
             for c in clients
         ]
         results = self.workers.run(update, server, items, clients)
-        for client, (tensors, (numbers, travelled)) in zip(clients, results, strict=True):
-            if travelled:
-                self.states.write(client, round, {group.removeprefix(KEPT): tensors[group] for group in travelled})
-                tensors = {group: named for group, named in tensors.items() if group not in travelled}  # noqa: PLW2901
+        for client, (tensors, (numbers, returned)) in zip(clients, results, strict=True):
+            if returned:
+                state = {group.removeprefix(CLIENT_STATE): tensors[group] for group in returned}
+                self.states.write(client, round, state)
+                tensors = {group: named for group, named in tensors.items() if group not in returned}  # noqa: PLW2901
             self.states.touch(client)
             yield client, Sent(tensors, numbers)
 
     def peak_memory(self) -> int:
-        """Return the most bytes that the processes of this machine have held so far."""
+        """Return the peak memory of the processes of this machine, in bytes."""
         return self.workers.peak_memory()

@@ -1,7 +1,7 @@
-"""Carry out one experiment: data -> benchmark -> rounds -> bases -> new clients -> results, in one run folder.
+"""Run one experiment: data -> benchmark -> rounds -> bases -> new clients -> results, in one run folder.
 
-Called again it resumes where it stopped; called after its end it only reads. Nothing is printed here: whoever calls
-passes ``emit``, which is told what happens.
+Called again, it resumes from the last checkpoint; a run that is done is only read. Nothing is printed here: events are
+passed to the callback ``emit``.
 """
 
 import contextlib
@@ -44,17 +44,17 @@ from pflbed.table import limited_rows
 
 @dataclass(frozen=True)
 class Prepared:
-    """An experiment with its data in place."""
+    """An experiment with its data: the images are decoded and split among clients."""
 
     experiment: Experiment
     benchmark: Benchmark
     clients: Mapping[str, Client]
     identity: str
-    """A digest of the images and, if these were split up before, of who has which."""
+    """A digest of the images; of a built benchmark, a digest of its manifest."""
     kind: type[Method] | None = None
-    """The method's class, where it was given and need not be imported."""
+    """The method's class, if it was given as an object."""
     network: Network | None = None
-    """The network, where it was given."""
+    """The network, if it was given as an object."""
 
     @cached_property
     def method(self) -> Method:
@@ -63,24 +63,24 @@ class Prepared:
 
     @property
     def training(self) -> Mapping[str, Images]:
-        """The images that clients train on, each client's made when it is asked for."""
+        """The training images of every client, loaded on access."""
         return _Training(self.clients)
 
     @property
     def new(self) -> dict[str, Client]:
-        """The clients that come after training."""
+        """The new clients."""
         return {name: self.clients[name] for name in self.benchmark.new}
 
     @property
     def served(self) -> dict[str, Client]:
-        """The clients that are served after training."""
+        """The clients that are personalized after training."""
         if self.experiment.personalize.whom == "new":
             return self.new
         return {name: self.clients[name] for name in self.benchmark.participating}
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """The sizes of data that are tried on them; clients that took part have all of theirs."""
+        """The data sizes that are evaluated; participating clients have all of their images."""
         sizes = self.experiment.data.sizes
         if self.experiment.personalize.whom == "new":
             return tuple(sizes)
@@ -88,7 +88,7 @@ class Prepared:
 
     @property
     def plan(self) -> EvaluationPlan:
-        """How they are served."""
+        """How these clients are personalized and scored."""
         p = self.experiment.personalize
         return EvaluationPlan(
             ways=p.ways or self.method.ways.default,
@@ -100,7 +100,7 @@ class Prepared:
 
     @property
     def training_digest(self) -> str:
-        """The same for experiments that train in the same way, however they serve clients afterwards."""
+        """A digest that is equal for experiments with the same training, whatever their personalization."""
         e = self.experiment
         same = e if e.train.serve_every else e.model_copy(update={"personalize": PersonalizeConfig()})
         return same.digest(self.identity)
@@ -122,7 +122,7 @@ class Prepared:
         )
 
     def validation(self) -> Validation:
-        """Score the server's model after every round on the participating clients' validation images."""
+        """Return the evaluation of the server's model on the participating clients' validation images."""
         return Validation(self.method, (self.clients[name] for name in self.benchmark.participating))
 
 
@@ -141,7 +141,7 @@ class _Training(Mapping[str, Images]):
 
 
 def prepare(experiment: Experiment, emit: Emit = ignore) -> Prepared:
-    """Decode the data (or find them decoded) and split them among clients, unless that was done before."""
+    """Decode the images (or read them from the cache) and split them among clients, unless the data are a benchmark."""
 
     def progress(done: int, total: int) -> None:
         emit(ImagesDecoded(done, total))
@@ -168,12 +168,12 @@ def prepare(experiment: Experiment, emit: Emit = ignore) -> Prepared:
 
 
 def is_benchmark(source: str) -> bool:
-    """Whether the source is a folder that ``pflbed build`` wrote."""
+    """Return whether the source is a folder that ``pflbed build`` wrote."""
     return source != EMBEDDED and (Path(source) / CARD).is_file()
 
 
 def _built_before(experiment: Experiment, folder: Path, emit: Emit) -> Prepared:
-    """Take the clients as they are; the experiment's own numbers of clients, sizes and so on give way to theirs."""
+    """Load the clients of a benchmark; its settings replace the experiment's settings of clients and sizes."""
     clients = pflbed.load(
         folder,
         resolution=experiment.data.resolution,
@@ -195,10 +195,19 @@ def _built_before(experiment: Experiment, folder: Path, emit: Emit) -> Prepared:
 
 
 def execute(prepared: Prepared, out: Path, emit: Emit = ignore) -> Run:
-    """Train (or resume training), publish the bases, serve every new client, score, and mark the run as done."""
+    """Train (or resume training), publish the bases, personalize and score every client, and mark the run as done.
+
+    Args:
+        prepared: The experiment with its data.
+        out: The folder of run folders.
+        emit: Called with every event.
+
+    Returns:
+        The run.
+    """
     run, method, e = prepared.run(out), prepared.method, prepared.experiment
     training, machine, plan, clients = prepared.training_run(run), e.machine.machine(), prepared.plan, prepared.served
-    if machine.engine != "ray":  # a cluster has devices of its own
+    if machine.engine != "ray":  # a cluster has its own devices
         devices_of(machine)
     torch.set_num_threads(machine.threads)
     tasks = len(plan.jobs(clients))
@@ -211,7 +220,7 @@ def execute(prepared: Prepared, out: Path, emit: Emit = ignore) -> Run:
         rounds_done = lines[-1]["round"] if lines else 0
         emit(RunStarted(run.folder, method.about.title, rounds_done, e.train.rounds, len(done), tasks, run.done))
         if run.done:
-            run.checkpoint.unlink(missing_ok=True)  # a process killed at its very end leaves both
+            run.remove_checkpoints()  # a process that was killed at its end may leave both
             states.remove()
             return run
         training.start(e.as_dict())

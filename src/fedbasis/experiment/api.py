@@ -251,7 +251,7 @@ def train(
         devices_of(machine)
     torch.set_num_threads(machine.threads)
     training.check()
-    metrics: list[Mapping[str, Any]] = [] if run is None else list(read_lines(run.metrics))
+    metrics: list[Mapping[str, Any]] = []
 
     def keep(event: Event) -> None:
         if isinstance(event, RoundEnded):
@@ -266,12 +266,13 @@ def train(
             server = training.train(simulation, emit, prepared.validation())
         else:
             with run.locked():
-                emit(RunStarted(run.folder, bound.about.title, len(metrics), rounds, 0, 0))
+                emit(RunStarted(run.folder, bound.about.title, len(read_lines(run.metrics)), rounds, 0, 0))
                 training.start(e.as_dict())
                 simulation = Simulation(started, prepared.training, seed, ClientStates(run.client_states))
                 server = training.train(simulation, emit, prepared.validation())
                 clients.benchmark.save(run.folder / "benchmark")
                 training.finish(simulation, training=prepared.training_digest)
+                metrics = list(read_lines(run.metrics))  # with the rounds before it was resumed
     return Trained(bound, bound.serving.published(server), training.card(), metrics, run)
 
 
@@ -434,6 +435,8 @@ def load(folder: Folder, *, trust: bool = False, network: NetworkSource | None =
     if kind == "bases":
         run = Run(Path(folder)) if path != Path(folder) else None
         return Trained(method, state, card, () if run is None else read_lines(run.metrics), run)
+    if new_client.LEARNED in state:
+        method.serving.check_learned(state[new_client.LEARNED])
     tables = {name: from_record(table, f"'{name}' in the card of {path}") for name, table in card.learned.items()}
     measured = {key: card.provenance.get(key) for key in ("before", "after")}
     return Personal(method, state, card, measured["before"], measured["after"], tables)

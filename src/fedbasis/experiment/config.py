@@ -1,6 +1,6 @@
-"""An experiment is one TOML file: data, model, training, method, personalization. Wrong keys are all reported at once.
+"""An experiment is one TOML file: data, model, training, method, personalization. All errors are reported at once.
 
-The hash of what influences the result names the run; where it is computed (``[machine] device``) does not count.
+A run is named by the hash of the settings that influence the result; ``[machine] device``, for example, does not.
 """
 
 import hashlib
@@ -14,45 +14,57 @@ from pydantic import Field, Strict, ValidationError, field_validator, model_vali
 
 from fedbasis.engines.choice import Machine
 from fedbasis.experiment.protection import AggregationConfig, PrivacyConfig, unprotected
-from fedbasis.experiment.toml import ConfigSection, read_toml, sentences
+from fedbasis.experiment.toml import ConfigSection
 from fedbasis.methods import METHODS, find_method
 from fedbasis.methods.base import Adaptation, Method, MethodConfig
-from fedbasis.networks.models import MODELS
+from fedbasis.methods.problems import problem_lines
+from fedbasis.networks.models import MODELS, NETWORKS
+from fedbasis.networks.resolve import all_names
 from fedbasis.networks.train import Augment, Preprocessing, Recipe
+from fedbasis.networks.weights import weights_path
 from fedbasis.serving.personalize import CLIENT_STATE, all_ways
 from pflbed import Spec
 from pflbed.dataset import EMBEDDED
-from pflbed.errors import InputError, did_you_mean
+from pflbed.errors import InputError, InputListError, did_you_mean
 from pflbed.files import sha256_of
+from pflbed.foreign import read_toml
 from pflbed.spec import PARTITIONS
 
 Side = Annotated[int, Field(ge=8, le=1024)]
 
 
 class DataConfig(ConfigSection):
-    """Where the images come from and how they become clients."""
+    """The images, and how they are split among clients."""
 
     source: str = Field(
         default=EMBEDDED,
         description="'digits4' (embedded), a folder <domain>/<class>/<image>, or a benchmark of 'pflbed build'",
     )
-    dataset: str | None = Field(default=None, description="what the folder holds: pacs, cifar10 ...; unset: any images")
+    dataset: str | None = Field(
+        default=None, description="the dataset in the folder: pacs, cifar10 ...; unset: any images"
+    )
     resolution: Side | Annotated[tuple[Side, Side], Strict(False)] = Field(
         default=28, description="images are scaled and cropped to this square, or to [height, width]"
     )
     channels: Literal[1, 3] = Field(default=3, description="3: colour, 1: gray")
-    clients: int = Field(default=20, ge=1, description="participating clients per domain")
-    new_clients: int = Field(default=10, ge=0, description="new clients per domain")
-    alpha: float = Field(default=0.3, gt=0, description="Dirichlet concentration over classes")
-    partition: str = Field(default="dirichlet", description=f"how images become clients: {', '.join(PARTITIONS)}")
-    classes_per_client: int = Field(default=5, ge=1, description="for shards")
-    domain_alpha: float = Field(default=0.3, gt=0, description="for mixtures")
-    split: Annotated[tuple[float, float, float, float], Strict(False)] = Field(
-        default=(60, 20, 5, 15), description="participating/new/val/test in %"
+    clients: int = Field(default=20, ge=1, le=1_000_000, description="participating clients per domain")
+    new_clients: int = Field(default=10, ge=0, le=1_000_000, description="new clients per domain")
+    alpha: float = Field(default=0.3, ge=1e-3, le=1e6, description="Dirichlet concentration over classes")
+    partition: str = Field(default="dirichlet", description=f"how images are split: {', '.join(PARTITIONS)}")
+    classes_per_client: int = Field(default=5, ge=1, le=100_000, description="for shards: classes of every client")
+    domain_alpha: float = Field(
+        default=0.3, ge=1e-3, le=1e6, description="for mixtures: Dirichlet concentration over domains"
     )
-    min_rows: int = Field(default=2, ge=1, description="the least number of images a client has")
-    limit: int | None = Field(default=None, ge=1, description="take so many images of a domain's every class at most")
-    sizes: dict[str, float] = Field(default={"S": 0.5, "M": 1.0}, description="shares of a new client's images")
+    split: Annotated[tuple[float, float, float, float], Strict(False)] = Field(
+        default=(60, 20, 5, 15), description="shares of participating/new/validation/test images in %"
+    )
+    min_rows: int = Field(default=2, ge=1, le=1_000_000, description="the least number of images of a client")
+    limit: int | None = Field(
+        default=None, ge=1, le=1_000_000_000, description="at most this many images of each class of each domain"
+    )
+    sizes: dict[str, float] = Field(
+        default={"S": 0.5, "M": 1.0}, max_length=20, description="shares of a new client's images"
+    )
 
     @field_validator("sizes")
     @classmethod
@@ -75,7 +87,7 @@ class DataConfig(ConfigSection):
         )  # fmt: skip
 
     def as_built(self, spec: Spec) -> Self:
-        """Return what a benchmark that was built before says of itself."""
+        """Return these settings with those of a benchmark that is already built."""
         return self.model_copy(
             update={
                 "clients": spec.clients_per_domain, "new_clients": spec.new_clients_per_domain, "alpha": spec.alpha,
@@ -92,36 +104,40 @@ class ModelConfig(ConfigSection):
     name: str = Field(default="cnn-small", description=f"one of {', '.join(MODELS)}, or your own 'module:factory'")
     options: dict[str, Any] = Field(default={}, description="passed to the network, such as width or norm")
     blocks: int | dict[str, list[str]] | None = Field(
-        default=None, description="1, or block -> parameter-name prefixes"
+        default=None, description="1: one block; or block -> parameter-name prefixes; unset: the network's own blocks"
     )
-    weights: str | None = Field(default=None, description="a safetensors file of pretrained weights")
+    weights: str | None = Field(default=None, description="pretrained weights: 'tiny-imagenet', or a safetensors file")
 
     @field_validator("name")
     @classmethod
     def _is_known(cls, name: str) -> str:
-        if name not in MODELS and ":" not in name:
-            raise ValueError(f"there is no such network{did_you_mean(name, list(MODELS))}")
+        if ":" not in name and name not in (names := all_names(MODELS, NETWORKS)):
+            raise ValueError(f"there is no such network{did_you_mean(name, names)}")
         return name
 
 
 Share = Annotated[float, Field(gt=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
-Rate = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Rate = Annotated[float, Field(ge=1e-9, le=1000)]
 
 
 class TrainConfig(ConfigSection):
-    """The federation's rounds and every client's local SGD."""
+    """The rounds, and the local SGD of every client."""
 
-    rounds: int = Field(default=100, ge=1, description="how many rounds")
+    rounds: int = Field(default=100, ge=1, le=1_000_000, description="number of rounds")
     participation: Count | Share = Field(default=1.0, description="clients a round: a share (1.0) or a number (10)")
-    weighting: str = Field(default="uniform", pattern="^(uniform|examples)$", description="uniform or examples")
-    epochs: int = Field(default=5, ge=1, description="local epochs a round")
-    batch: int = Field(default=16, ge=1, description="images per step")
-    rate: float = Field(default=0.01, gt=0, description="learning rate")
+    weighting: Literal["uniform", "examples"] = Field(
+        default="uniform", description="weights of clients in means: equal, or by their images"
+    )
+    epochs: int = Field(default=5, ge=1, le=100_000, description="local epochs a round")
+    batch: int = Field(default=16, ge=1, le=1_000_000, description="images per step")
+    rate: Rate = Field(default=0.01, description="learning rate")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="momentum of SGD")
-    decay: float = Field(default=1e-4, ge=0, description="weight decay")
+    decay: float = Field(default=1e-4, ge=0, le=1000, description="weight decay")
     augment: Augment = Field(default="none", description="random shifts, or shifts and mirroring, of training images")
-    serve_every: int = Field(default=0, ge=0, description="every so many rounds serve clients too, for a curve; 0: no")
+    serve_every: int = Field(
+        default=0, ge=0, le=1_000_000, description="rounds between two personalizations of all clients; 0: never"
+    )
 
     def recipe(self, preprocessing: Preprocessing) -> Recipe:
         """Return how a client trains locally."""
@@ -137,30 +153,35 @@ class TrainConfig(ConfigSection):
 
 
 class PersonalizeConfig(ConfigSection):
-    """How clients are served and scored."""
+    """How clients are personalized and scored after training."""
 
-    whom: str = Field(
-        default="new", pattern="^(new|participating)$", description="new clients, or those that took part"
-    )
+    whom: Literal["new", "participating"] = Field(default="new", description="which clients: new, or participating")
     ways: Annotated[tuple[str, ...], Strict(False)] | None = Field(
         default=None,
         min_length=1,
+        max_length=100,
         description="none, lp, ft, ft-prox, bn, the method's own, own+lp, own+ft, client-state; unset: the method's",
     )
-    epochs: int = Field(default=20, ge=1, description="epochs of personalization")
+    epochs: int = Field(default=20, ge=1, le=100_000, description="epochs of personalization")
     rates: Annotated[tuple[Rate, ...], Strict(False)] = Field(
-        default=(0.005, 0.01, 0.05), min_length=1, description="learning rates; one is chosen on validation data"
+        default=(0.005, 0.01, 0.05),
+        min_length=1,
+        max_length=100,
+        description="learning rates; one is chosen on validation data",
     )
     momentum: float = Field(default=0.9, ge=0, lt=1, description="momentum of SGD")
-    decay: float = Field(default=1e-4, ge=0, description="weight decay")
-    batch: int = Field(default=16, ge=1, description="images per step")
-    prox: float = Field(default=1.0, gt=0, description="strength of ft-prox's pull towards the server's model")
+    decay: float = Field(default=1e-4, ge=0, le=1000, description="weight decay")
+    batch: int = Field(default=16, ge=1, le=1_000_000, description="images per step")
+    prox: float = Field(default=1.0, gt=0, le=1e6, description="strength of the proximal term of ft-prox")
     validate_every: int = Field(
-        default=1, ge=1, description="epochs between two looks at validation data; divides 'epochs'"
+        default=1,
+        ge=1,
+        le=100_000,
+        description="epochs between two evaluations on validation data; must divide 'epochs'",
     )
 
     def adaptation(self) -> Adaptation:
-        """Return how a new client adapts, at the first rate."""
+        """Return the settings of a client's personalization, at the first rate."""
         return Adaptation(
             epochs=self.epochs,
             rate=self.rates[0],
@@ -174,32 +195,37 @@ class PersonalizeConfig(ConfigSection):
     @model_validator(mode="after")
     def _divides(self) -> Self:
         if self.epochs % self.validate_every:
-            raise ValueError(f"validate_every must divide epochs, but {self.epochs} is no multiple of it")
+            raise ValueError(f"validate_every must divide epochs, but {self.epochs} is not a multiple of it")
         return self
 
 
 class MachineConfig(ConfigSection):
-    """Where it is computed. The number of threads can change the last bits, so it counts for the run's name."""
+    """The engine and its workers. Only ``threads`` is part of the run's name: it can change the last bits."""
 
-    engine: str = Field(
+    engine: Literal["auto", "serial", "pool", "ray"] = Field(
         default="auto",
-        pattern="^(auto|serial|pool|ray)$",
         description="serial, pool (processes), ray (a cluster); auto: pool where there are several cores",
     )
-    workers: int | None = Field(default=None, ge=1, description="processes; unset: one a core, or two a GPU")
-    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, mps ...")
-    checkpoint_seconds: float = Field(default=1.0, ge=0, description="the least time between two checkpoints")
-    threads: int = Field(default=1, ge=1, description="of one process; small networks are fastest with 1")
+    workers: int | None = Field(
+        default=None, ge=1, le=4096, description="worker processes; unset: one per core, or two per GPU"
+    )
+    device: str = Field(
+        default="auto", max_length=40, pattern=r"^[a-z]+(:[0-9]{1,3})?$", description="auto, cpu, cuda, cuda:1, mps ..."
+    )
+    checkpoint_seconds: float = Field(default=1.0, ge=0, le=1e6, description="the least time between two checkpoints")
+    threads: int = Field(
+        default=1, ge=1, le=256, description="threads of every process; small networks are fastest with 1"
+    )
 
     def machine(self) -> Machine:
-        """Return it as engines need it."""
+        """Return the settings of the engine."""
         return Machine(engine=self.engine, workers=self.workers, device=self.device, threads=self.threads)
 
 
 class Experiment(ConfigSection):
     """One training run and its evaluation."""
 
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63, description="seed of all random choices")
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
@@ -217,7 +243,7 @@ class Experiment(ConfigSection):
 
     @property
     def slug(self) -> str:
-        """The method's name as part of a folder's name."""
+        """The method's name, as used in folder names."""
         return re.sub(r"[^a-z0-9]+", "-", self.method_name.rpartition(":")[2].lower()).strip("-")
 
     def as_dict(self) -> dict[str, Any]:
@@ -228,13 +254,13 @@ class Experiment(ConfigSection):
         }
 
     def digest(self, data_digest: str) -> str:
-        """Hash what influences the result: the settings, the data and the weights themselves, not where these lie."""
+        """Return a hash of all that influences the result: settings, data, contents of weights; paths are left out."""
         settings = self.as_dict()
-        for place in ("engine", "workers", "device", "checkpoint_seconds"):
-            settings["machine"].pop(place)
+        for key in ("engine", "workers", "device", "checkpoint_seconds"):
+            settings["machine"].pop(key)
         settings["data"].pop("source")
         if self.model.weights is not None:
-            settings["model"]["weights"] = _content(Path(self.model.weights))
+            settings["model"]["weights"] = sha256_of(weights_path(self.model.weights))
         text = json.dumps([settings, data_digest], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -242,13 +268,13 @@ class Experiment(ConfigSection):
 def parse(
     raw: Mapping[str, Any], where: str = "the configuration", *, trust: bool = True, kind: type[Method] | None = None
 ) -> Experiment:
-    """Check a configuration as a whole and report everything that is wrong in it at once.
+    """Validate a configuration and report all errors at once.
 
     Args:
         raw: The tables of the file as plain data.
-        where: What errors call it.
+        where: What error messages call it.
         trust: Whether a method that is not built in may be imported.
-        kind: The method's class, where it was given and need not be imported.
+        kind: The method's class; None: import it by its name.
     """
     raw = dict(raw)
     method = raw.pop("method", None)
@@ -264,7 +290,7 @@ def parse(
             config = kind.Config.model_validate_json(json.dumps(settings, default=str), strict=True)
         except ValidationError as error:
             assert kind is not None
-            problems += sentences(error, ("method",), kind.Config)
+            problems += problem_lines(error, ("method",), kind.Config)
         except InputError as error:
             problems.append(f"method.name: {str(error).rstrip('.')}")
     if raw.pop("method_name", None) is not None:
@@ -272,12 +298,11 @@ def parse(
     try:
         experiment = Experiment(method_name=name, method=config, **raw)
     except ValidationError as error:
-        problems += sentences(error, (), Experiment)
+        problems += problem_lines(error, (), Experiment)
     else:
         problems += _misfits(experiment, kind)
     if problems:
-        count = f"{len(problems)} problem{'s' * (len(problems) > 1)}"
-        raise InputError(f"A configuration must be right as a whole, but {where} has {count}: {'; '.join(problems)}.")
+        raise InputListError(where, problems)
     return experiment
 
 
@@ -285,7 +310,7 @@ def _method(name: str, trust: bool) -> type[Method]:
     if name not in METHODS and ":" not in name and (hint := did_you_mean(name, list(METHODS))).startswith(" (did"):
         raise InputError(f"there is no method '{name}'{hint}")
     if name not in METHODS and not trust:
-        raise InputError(f"the code of '{name}' would be run; if you trust where it comes from, say so with --trust")
+        raise InputError(f"the code of '{name}' would be run; if you trust its source, add --trust")
     return find_method(name)
 
 
@@ -294,14 +319,8 @@ def read(path: Path) -> Experiment:
     return parse(read_toml(path, "The configuration", "see experiments/ for ready ones"), str(path))
 
 
-def _content(weights: Path) -> str:
-    if not weights.is_file():
-        raise InputError(f"The weights (model.weights) must be a safetensors file, but there is no file {weights}.")
-    return sha256_of(weights)
-
-
 def _misfits(experiment: Experiment, kind: type[Method] | None) -> list[str]:
-    """Find what is right by itself but not together."""
+    """Return the problems of settings that are valid by themselves but do not fit together."""
     problems: list[str] = []
     try:
         experiment.data.spec(experiment.seed)
@@ -311,7 +330,7 @@ def _misfits(experiment: Experiment, kind: type[Method] | None) -> list[str]:
         takes_part = experiment.personalize.whom == "participating"
         allowed = (*all_ways(kind), *((CLIENT_STATE,) if takes_part and kind.state_group else ()))
         wrong = [way for way in experiment.personalize.ways or () if way not in allowed]
-        problems += [f"personalize.ways holds '{way}'{did_you_mean(way, list(allowed))}" for way in wrong]
+        problems += [f"personalize.ways has '{way}'{did_you_mean(way, list(allowed))}" for way in wrong]
     problems += unprotected(
         experiment.aggregation,
         experiment.privacy,
@@ -320,7 +339,9 @@ def _misfits(experiment: Experiment, kind: type[Method] | None) -> list[str]:
         participating=experiment.personalize.whom == "participating",
     )
     if experiment.personalize.whom == "participating" and 1.0 not in experiment.data.sizes.values():
-        problems.append("clients that took part have all of their images, but data.sizes has no size of 1.0")
+        problems.append("participating clients have all of their images, but data.sizes has no size of 1.0")
     if experiment.personalize.whom == "new" and not experiment.data.new_clients:
-        problems.append("data.new_clients is 0, so there is nobody to serve (did you mean whom = 'participating'?)")
+        problems.append(
+            "data.new_clients is 0, so there are no clients to serve (did you mean whom = 'participating'?)"
+        )
     return problems

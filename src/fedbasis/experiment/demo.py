@@ -1,12 +1,20 @@
-"""The demonstration: FedAvg and FedBasis on the embedded Digits-4, then every new client served and scored."""
+"""The demonstration: FedAvg and FedBasis on the embedded Digits-4, with every new client personalized and scored."""
 
+import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from fedbasis.experiment.config import Experiment, parse
+from pflbed import Client
+
+NEW_CLIENT = "photo/n00"
 
 
 def experiments(seed: int = 0, fast: bool = False) -> list[Experiment]:
-    """Return the two experiments; ``fast`` shrinks them to half a minute, for trying the machinery only."""
+    """Return the two experiments; ``fast`` makes them small enough for half a minute, for tests of the software."""
     common: dict[str, Any] = {
         "seed": seed,
         "data": {"clients": 20, "new_clients": 10},
@@ -23,4 +31,28 @@ def experiments(seed: int = 0, fast: bool = False) -> list[Experiment]:
     return [
         parse({**common, "personalize": {**common["personalize"], "ways": ways[method["name"]]}, "method": method})
         for method in methods
+    ]
+
+
+def export_client(clients: Mapping[str, Client], folder: Path) -> Path:
+    """Write the training images of one new client as ``<class>/<image>``, to try the commands on."""
+    client = clients[NEW_CLIENT]
+    for number, (pixels, label) in enumerate(zip(client.train.pixels, client.train.labels, strict=True)):
+        place = folder / str(int(label)) / f"{number:03d}.png"
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(place)
+    return folder
+
+
+def next_commands(run: Path, client: Path, out: Path, report: Path) -> list[str]:
+    """Return commands to go on with, as they can be pasted."""
+    program = Path(sys.argv[0]) if Path(sys.argv[0]).name == "fedbasis" else Path("fedbasis")
+    image = next(iter(sorted(client.rglob("*.png"))))
+    model = out / "my-model"
+    return [
+        f"{program} personalize {run} --data {client} --out {model}",
+        f"{program} predict {model} {image}",
+        f"{program} inspect {model}",
+        f"open {report} in a browser",
     ]

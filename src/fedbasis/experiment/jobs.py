@@ -1,8 +1,8 @@
-"""Carry out several experiments at once, in a few processes that take one after another, with one observer each.
+"""Run several experiments at once, in worker processes, with one event listener for each.
 
-Two processes of one thread each beat one process of two threads for small networks. Experiments that train alike never
-run at the same time: the second takes over the first one's training. Whatever goes wrong with one of them, even the
-death of its process, is that one's failure alone; its run stays as it was, so starting again goes on from there.
+For small networks, two processes of one thread each are faster than one process of two threads. Experiments with the
+same training never run at the same time: the second reuses the first one's training. A failure of one experiment, even
+the death of its process, does not affect the others; its run folder is not damaged, so starting again resumes it.
 """
 
 import importlib
@@ -27,17 +27,17 @@ Failure = InputError | OSError
 
 @dataclass(frozen=True)
 class RunJob:
-    """One experiment to carry out."""
+    """One experiment to run."""
 
     experiment: Experiment
     training_key: str = ""
-    """Jobs with the same text here are not done at the same time; the empty text is like no other."""
+    """Jobs with the same key are not run at the same time; the empty key differs from all others."""
     post_step: str = ""
-    """``module:function`` that is called with what was prepared and the run when it is done; several with commas."""
+    """``module:function``, called as ``function(prepared, run)`` when the run is done; several separated by commas."""
 
 
 def _carry_out(job: RunJob, out: Path, emit: Emit) -> Run:
-    """Do one job in this process."""
+    """Run one job in this process."""
     prepared = prepare(job.experiment, emit)
     reuse_training(prepared, out)
     run = execute(prepared, out, emit)
@@ -48,7 +48,7 @@ def _carry_out(job: RunJob, out: Path, emit: Emit) -> Run:
 
 
 def _work(connection: Connection, out: Path) -> None:
-    """Be a worker: do one job after another until the pipe ends."""
+    """Run one job after another, in a worker process, until the pipe is closed."""
 
     def emit(event: Event) -> None:
         connection.send_bytes(dumps(("event", event)))
@@ -59,26 +59,26 @@ def _work(connection: Connection, out: Path) -> None:
         try:
             job = RunJob(parse(raw), post_step=post_step)
             answer = "finished", _carry_out(job, out, emit).folder
-        except Exception as error:  # noqa: BLE001  (the parent process is told)
-            answer = "failed", _told(error)
+        except Exception as error:  # noqa: BLE001  (it is sent to the parent process)
+            answer = "failed", _failure(error)
         connection.send_bytes(dumps(answer))
 
 
-def _told(error: Exception) -> Failure:
-    """Turn any error into one that travels between processes and says in a sentence what happened, and where."""
+def _failure(error: Exception) -> Failure:
+    """Turn any error into one that can be sent between processes, with a message that says what happened and where."""
     if isinstance(error, InputError):
         return InputError(str(error))
     if isinstance(error, OSError):
         return portable(error)
     where = traceback.extract_tb(error.__traceback__)[-1]
     return InputError(
-        f"A run must end well, but this one met an error that nobody foresaw, {type(error).__name__}: {error} "
-        f"({Path(where.filename).name}, line {where.lineno}); what it did until then is kept."
+        f"A run must end without an error, but this one failed with an unexpected {type(error).__name__}: {error} "
+        f"({Path(where.filename).name}, line {where.lineno}); its last checkpoint is saved."
     )
 
 
 def execute_all(experiments: Sequence[Experiment], out: Path, listeners: Sequence[Emit]) -> list[Run]:
-    """Run all experiments side by side; the first failure stops the others, which can be taken up again later."""
+    """Run all experiments at the same time; the first failure stops the others, which can be resumed later."""
     done: dict[int, Run] = {}
     for index, result in carry_out([RunJob(one) for one in experiments], out, listeners, len(experiments)):
         if isinstance(result, Exception):
@@ -90,17 +90,24 @@ def execute_all(experiments: Sequence[Experiment], out: Path, listeners: Sequenc
 def carry_out(
     jobs: Sequence[RunJob], out: Path, listeners: Sequence[Emit], at_once: int
 ) -> Iterator[tuple[int, Run | Failure]]:
-    """Do all jobs, so many at a time, and yield ``(number, run)`` as they end, or what was wrong with one.
+    """Run all jobs; with ``at_once = 1`` in this process. The work stops when the iteration is stopped.
 
-    One at a time is done in this process. Whoever stops iterating stops the work.
+    Args:
+        jobs: The jobs.
+        out: The folder of run folders.
+        listeners: One event listener for each job.
+        at_once: How many run at the same time.
+
+    Yields:
+        ``(number of the job, its run)``, or an error instead of the run, as the jobs end.
     """
     if at_once == 1:
         for index, job in enumerate(jobs):
             result: Run | Failure
             try:
                 result = _carry_out(job, out, listeners[index])
-            except Exception as error:  # noqa: BLE001  (the other jobs go on)
-                result = _told(error)
+            except Exception as error:  # noqa: BLE001  (the other jobs continue)
+                result = _failure(error)
             yield index, result
         return
     workers, waiting = [_JobWorker(out) for _ in range(min(at_once, len(jobs)))], list(range(len(jobs)))
@@ -123,7 +130,7 @@ def carry_out(
 
 
 class _JobWorker:
-    """A worker process, and the job it does now."""
+    """A worker process, and its current job."""
 
     def __init__(self, out: Path) -> None:
         self._process = WorkerProcess(multiprocessing.get_context("spawn"), _work, (out,))
@@ -136,12 +143,12 @@ class _JobWorker:
         return self._process.connection
 
     def give(self, number: int, job: RunJob) -> None:
-        """Let the process do a job."""
+        """Send a job to the process."""
         self._process.send((job.experiment.as_dict(), job.post_step))
         self.job = number
 
     def take(self, listeners: Sequence[Emit]) -> tuple[int, Run | Failure] | None:
-        """Pass one event on; return the job's number and what came of it, if it ended."""
+        """Receive one message: pass an event to its listener, or return the job's number and result if it ended."""
         number = self.job
         assert number is not None
         try:
@@ -155,7 +162,7 @@ class _JobWorker:
         return number, Run(value) if event == "finished" else value
 
     def stop(self) -> None:
-        """End the process."""
+        """Stop the process."""
         self._process.stop()
         self._process.join()
 
@@ -163,12 +170,12 @@ class _JobWorker:
 def _process_died(death: WorkerDiedError) -> InputError:
     memory = "; there may be too little memory for so many at once" if death.killed else ""
     return InputError(
-        f"A process must live until its run ends, but this one was ended ({death}){memory}. The same command goes on "
+        f"A process must run until its run ends, but this one died ({death}){memory}. The same command resumes the run "
         "from its last checkpoint."
     )
 
 
 def _next(jobs: Sequence[RunJob], waiting: Sequence[int], running: Iterable[int]) -> int | None:
-    """Choose the first job that may begin."""
-    taken = {jobs[index].training_key for index in running} - {""}
-    return next((index for index in waiting if jobs[index].training_key not in taken), None)
+    """Return the first job that may start now."""
+    busy = {jobs[index].training_key for index in running} - {""}
+    return next((index for index in waiting if jobs[index].training_key not in busy), None)

@@ -1,10 +1,9 @@
-"""Runs that differ only in how they serve clients need one training: the second takes over what the first learned.
+"""Runs that differ only in personalization need one training: the second reuses the first one's.
 
-What a finished run published is put into the new run's folder as its last checkpoint. So the new run goes on as one
-that was stopped after its last round, and ends with the same bits as if it had trained itself.
+The published state of a finished run is written to the new run's folder as its last checkpoint. So the new run resumes
+like one that was stopped after its last round, and ends with the same bits as if it had trained itself.
 """
 
-import json
 import shutil
 from pathlib import Path
 
@@ -13,31 +12,30 @@ from fedbasis.serving import artifact
 from fedbasis.serving.personalize import CLIENT_STATE
 from fedbasis.training.runs import Run
 from pflbed.files import replacing
+from pflbed.foreign import read_json_object
 
 
 def reuse_training(prepared: Prepared, out: Path) -> Run | None:
-    """Spare a run its training if a finished run below ``out`` trained alike; return the lender."""
+    """Copy the training of a finished run below ``out`` with the same training; return that run, or None."""
     run = prepared.run(out)
     if CLIENT_STATE in prepared.plan.ways:  # client states are not published
         return None
     with run.locked():
-        if run.done or run.checkpoint.exists():
+        if run.done or run.checkpoint.exists() or run.previous_checkpoint.exists():
             return None
-        donor = _trained_alike(prepared, out)
-        if donor is not None:
-            card, server = artifact.load(donor.bases, "bases", trust=True)  # the network that this run names itself
+        finished = _same_training(prepared, out)
+        if finished is not None:
+            # Trusted: it is the network that this run's own configuration names.
+            card, server = artifact.load(finished.bases, "bases", trust=True)
             with replacing(run.metrics) as temporary:
-                shutil.copyfile(donor.metrics, temporary)
+                shutil.copyfile(finished.metrics, temporary)
             run.save_checkpoint(server, int(card.provenance["rounds"]))
-        return donor
+        return finished
 
 
-def _trained_alike(prepared: Prepared, out: Path) -> Run | None:
+def _same_training(prepared: Prepared, out: Path) -> Run | None:
     for folder in sorted(out.glob(f"{prepared.experiment.slug}-*")):
         run = Run(folder)
-        if (
-            run.done
-            and json.loads((folder / "done").read_text(encoding="utf-8")).get("training") == prepared.training_digest
-        ):
+        if run.done and read_json_object(folder / "done", "The file").get("training") == prepared.training_digest:
             return run
     return None

@@ -1,9 +1,8 @@
-"""One run of training, in a simulation or in a federation: what is checked, written and removed around the rounds."""
+"""One training run, in a simulation or in a federation: its checks before the rounds, its files, and its end."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 from fedbasis.engines.base import Engine
 from fedbasis.experiment.config import Experiment
@@ -11,6 +10,7 @@ from fedbasis.methods import find_method, name_of
 from fedbasis.methods.base import Method, Task
 from fedbasis.networks.models import Network
 from fedbasis.networks.train import Preprocessing
+from fedbasis.networks.weights import weights_path
 from fedbasis.serving import artifact
 from fedbasis.serving.personalize import all_ways, label_of
 from fedbasis.tensors.files import load_weights
@@ -26,7 +26,14 @@ from pflbed.files import write_json
 def method_for(
     e: Experiment, classes: Sequence[str], kind: type[Method] | None = None, network: Network | None = None
 ) -> Method:
-    """Build an experiment's method for images of these classes; a given class or network need not be importable."""
+    """Build an experiment's method.
+
+    Args:
+        e: The experiment.
+        classes: The names of the classes.
+        kind: The method's class; None: import it by the experiment's name.
+        network: The network; None: the experiment's.
+    """
     if network is None:
         network = Network(
             e.model.name, len(classes), e.data.resolution, e.model.options, e.model.blocks, e.data.channels
@@ -35,23 +42,23 @@ def method_for(
         network,
         e.train.recipe(Preprocessing.of(network.resolution, network.channels)),
         e.train.rounds,
-        weighting=cast(Literal["uniform", "examples"], e.train.weighting),
+        weighting=e.train.weighting,
         weights=network.given_weights(),
         averaging=e.aggregation.averaging(),
     )
     if e.model.weights is not None:
-        task = replace(task, weights=load_weights(Path(e.model.weights), task.layout.shapes))
+        task = replace(task, weights=load_weights(weights_path(e.model.weights), task.layout.shapes))
     return (kind or find_method(e.method_name)).build(e.method, task)
 
 
 def mechanism_for(e: Experiment, clients: Sequence[str]) -> Mechanism | None:
-    """Return how these clients are protected while they train, if they are."""
+    """Return the mechanism of differential privacy for these clients, or None without privacy."""
     return e.privacy.mechanism(len(clients), len(sampled(clients, e.train.participation, e.seed, 0)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-    """A method, its clients, and where the run is written; without a run folder nothing is."""
+    """A method, its clients, and the run folder; without a run folder nothing is written."""
 
     method: Method
     experiment: Experiment
@@ -62,26 +69,26 @@ class TrainingRun:
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """How the clients are protected, if they are."""
+        """The mechanism of differential privacy, or None."""
         return mechanism_for(self.experiment, self.clients)
 
     def check(self) -> None:
-        """Refuse, before anything is written, what cannot work: the network, the clients of a round, the protection."""
+        """Check the network, the number of clients a round and privacy, before anything is written."""
         e, method = self.experiment, self.method
         method.task.network.check()
-        method.task.classifier  # noqa: B018  (refuses a network without one)
+        method.task.classifier  # noqa: B018  (an error if the network has none)
         if "bn" in e.ways and not method.task.normalization & method.task.parameters:
             raise InputError(
-                f"personalize.ways holds 'bn', which trains normalization layers, but {e.model.name} has none here; "
+                f"personalize.ways has 'bn', which trains normalization layers, but {e.model.name} has none here; "
                 "set personalize.ways to others, such as ['lp', 'ft']."
             )
         method.updates.require_clients(len(sampled(self.clients, e.train.participation, e.seed, 0)))
         if (mechanism := self.mechanism) is not None:
             method.updates.require_average()
-            mechanism.epsilon(method.task.rounds)  # which says so if it cannot be computed here
+            mechanism.epsilon(method.task.rounds)  # an error if dp-accounting is not installed
 
     def start(self, config: Mapping[str, Any]) -> None:
-        """Write what the run is: its configuration, and what reports print about its method."""
+        """Write the run's configuration, and the texts about its method for reports."""
         if self.run is not None:
             write_json(self.run.config, config)
             kind, about = type(self.method), self.method.about
@@ -95,7 +102,7 @@ class TrainingRun:
         validate: ValidateServer | None = None,
         measure: Measure | None = None,
     ) -> State:
-        """Train to the end, publish what new clients are served from, and return the server's state."""
+        """Train for all rounds, write the published artifact, and return the server's state."""
         e = self.experiment
         server = train(
             self.method,
@@ -115,15 +122,15 @@ class TrainingRun:
         return server
 
     def finish(self, engine: Engine, **summary: Any) -> None:
-        """Mark the run as done and remove what only a resumed run needs."""
+        """Mark the run as done and remove the checkpoint and the client states."""
         if self.run is not None:
             digest = artifact.read_card(self.run.bases).sha256
             self.run.finish({"bases": digest, "rounds": self.experiment.train.rounds, **summary})
-            self.run.checkpoint.unlink(missing_ok=True)
+            self.run.remove_checkpoints()
         engine.states.remove()
 
     def card(self) -> artifact.Card:
-        """Describe the published tensors and where they come from."""
+        """Return the card of the published artifact: architecture, classes, settings and provenance."""
         e, task, mechanism = self.experiment, self.method.task, self.mechanism
         return artifact.Card(
             kind="bases",

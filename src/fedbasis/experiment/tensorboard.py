@@ -1,6 +1,6 @@
-"""Follow a training in TensorBoard: the numbers of every round as scalars, beside the json lines of the run.
+"""Write the numbers of every round as TensorBoard scalars, in addition to the json lines of the run.
 
-The json lines stay the record; this is a copy of them for a browser. It needs the extra ``fedbasis[tensorboard]``.
+It needs the extra ``tensorboard``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,20 +16,20 @@ NO_SCALARS = ("round", "rounds")
 
 
 class TensorBoardLog:
-    """Listens to a run and writes what a round reports."""
+    """An event listener that writes the numbers of every round."""
 
     def __init__(self) -> None:
         self._open = _writer()
         self._writer: Any = None
 
     def __call__(self, event: Event) -> None:
-        """Open the log with the run, write every round, close it with the last client."""
+        """Open the log when the run starts, write every round, close it after the last client."""
         match event:
             case RunStarted(folder=Path() as folder, rounds_done=rounds_done):
-                place = folder / FOLDER  # a resumed run writes over what was written after its last checkpoint
-                first_time = not place.exists()
-                self._writer = self._open(str(place), purge_step=1 if first_time else rounds_done + 1)
-                for line in read_lines(Run(folder).metrics) if first_time else ():  # what was done without it
+                log = folder / FOLDER  # a resumed run overwrites what was written after its last checkpoint
+                first_time = not log.exists()
+                self._writer = self._open(str(log), purge_step=1 if first_time else rounds_done + 1)
+                for line in read_lines(Run(folder).metrics) if first_time else ():  # rounds before --track was used
                     self._write(line)
             case RoundEnded(record):
                 self._write(record)
@@ -43,7 +43,7 @@ class TensorBoardLog:
 
 
 def scalars(record: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
-    """List a round's numbers; those in groups are named ``group/name``."""
+    """Yield a round's numbers by name; those in groups are named ``group/name``."""
     for name, value in record.items():
         if isinstance(value, Mapping):
             yield from scalars(value, f"{above}{name}/")
@@ -56,7 +56,7 @@ def _writer() -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise InputError(
-            "--track tensorboard needs the package tensorboard, which is not installed; "
-            "add it by 'pip install fedbasis[tensorboard]', or leave --track out."
+            "--track tensorboard needs the package tensorboard, but it is not installed; "
+            "run pip install -e '.[tensorboard]' in the checkout, or remove --track."
         ) from error
     return SummaryWriter

@@ -1,8 +1,8 @@
-"""Questions to nodes and their answers: one Flower message to a node, however many experiments want something of it.
+"""Requests to nodes and their answers, in one Flower message to a node for all experiments.
 
-Experiments are trained side by side, each in a thread of its own, and only one of these runs at a time: whoever asks
-waits until all others ask too (or are done), and then one message goes to every node. A node starts a process for a
-message, which takes seconds, so this is what makes several experiments little dearer than one.
+Experiments are trained at the same time, each in its own thread, and only one thread runs at a time. A thread that
+sends requests waits until all others send theirs too (or are done); then one message is sent to every node. A node
+starts a process for every message, which takes seconds, so several experiments cost little more than one.
 """
 
 import threading
@@ -22,9 +22,9 @@ from pflbed.errors import InputError
 
 POLL_SECONDS = 0.25
 NAME_SECONDS = 120.0
-"""So long may a node take to tell its name."""
+"""How long a node may take to report its name."""
 LITTLE = 2**20
-"""Bytes that an answer without tensors can have at most."""
+"""The maximal size of an answer without tensors, in bytes."""
 WHO = f"{MessageType.QUERY}.who"
 Answer = Payload | NoUpdate
 
@@ -39,18 +39,26 @@ class _Batch:
 
 
 class RequestBatcher:
-    """Ask nodes by their names."""
+    """Sends requests to nodes by name.
+
+    Args:
+        grid: Flower's connection to the nodes.
+        parties: How many threads send requests.
+        kind: The Flower message type.
+        deadline: Seconds until a node's answer is not waited for.
+        minimum: After the first message, the share of the nodes whose connection is waited for.
+    """
 
     def __init__(self, grid: Grid, parties: int, kind: str, deadline: float, minimum: float = 1.0) -> None:
         self._grid, self._parties, self._kind = grid, parties, kind
         self._deadline, self._minimum, self._began = deadline, minimum, False
         self.turn = threading.Condition()
-        """Held by whoever runs."""
+        """Held by the thread that runs."""
         self._waiting: list[_Batch] = []
         self._names: dict[int, str] = {}
 
     def ask(self, payloads: Mapping[str, Payload], largest: int) -> Mapping[str, Answer]:
-        """Send parcels to nodes by name; return what came back in time, at most ``largest`` bytes from each."""
+        """Send payloads to nodes by name; return the answers, each of at most ``largest`` bytes, that are in time."""
         request = _Batch(payloads, largest)
         self._waiting.append(request)
         self._send_if_all_wait()
@@ -60,19 +68,19 @@ class RequestBatcher:
         return request.answers
 
     def leave(self) -> None:
-        """Ask no more; the others need not wait."""
+        """Leave the batch: this thread sends no more requests, and the others do not wait for it."""
         self._parties -= 1
         self._send_if_all_wait()
 
     def _present(self, wanted: Sequence[str], seconds: float) -> dict[str, int]:
-        """Return the nodes that are here by name; wait at first for all who are wanted, later for the minimum."""
+        """Return the connected nodes by name; wait for all wanted nodes the first time, later for the minimum."""
         ends = time.monotonic() + seconds
         enough = self._minimum * len(wanted) if self._began else len(wanted)
         self._began = True
         while True:
-            here = self._by_name()
-            if sum(name in here for name in wanted) >= enough - 1e-9 or time.monotonic() > ends:
-                return here
+            connected = self._by_name()
+            if sum(name in connected for name in wanted) >= enough - 1e-9 or time.monotonic() > ends:
+                return connected
             time.sleep(POLL_SECONDS)
 
     def _by_name(self) -> dict[str, int]:
@@ -83,11 +91,13 @@ class RequestBatcher:
             messages = {node: Message(RecordDict(), node, WHO, ttl=NAME_SECONDS) for node in unnamed}
             for node, answer in self._answers(messages, NAME_SECONDS, LITTLE).items():
                 self._names[node] = answer[0].word("name") if isinstance(answer, list) and answer else ""
-        found: dict[str, int] = {}
+        by_name: dict[str, int] = {}
         for node, name in nodes.items():
-            if called := name or self._names.get(node, ""):
-                found[called] = node  # without authentication, one that came back has a new number: the last one holds
-        return found
+            if known := name or self._names.get(node, ""):
+                by_name[known] = (
+                    node  # without authentication, a node that reconnects has a new id: the last one is used
+                )
+        return by_name
 
     def _send_if_all_wait(self) -> None:
         if not self._waiting or len(self._waiting) < self._parties:
@@ -95,7 +105,7 @@ class RequestBatcher:
         requests, self._waiting = self._waiting, []
         try:
             self._send(requests)
-        except Exception as error:  # noqa: BLE001  raised where the questions were asked
+        except Exception as error:  # noqa: BLE001  raised in the threads of the requests
             for request in requests:
                 request.error = error
         for request in requests:
@@ -105,38 +115,38 @@ class RequestBatcher:
     def _send(self, requests: Sequence[_Batch]) -> None:
         wanted = list(dict.fromkeys(name for request in requests for name in request.payloads))
         ends = time.monotonic() + self._deadline
-        here = self._present(wanted, self._deadline / 2)
+        connected = self._present(wanted, self._deadline / 2)
         messages = {}
         for name in wanted:
-            if name in here:
+            if name in connected:
                 content = to_record(request.payloads[name] for request in requests if name in request.payloads)
                 ttl = max(1.0, ends - time.monotonic())
-                messages[here[name]] = Message(content, here[name], self._kind, ttl=ttl)
+                messages[connected[name]] = Message(content, connected[name], self._kind, ttl=ttl)
         answers = self._answers(messages, ends - time.monotonic(), sum(request.largest for request in requests))
         for name in wanted:
-            asked = [request for request in requests if name in request.payloads]
-            answer = answers.get(here.get(name, -1), NoUpdate("it did not answer in time.", answered=False))
-            if isinstance(answer, list) and len(answer) != len(asked):
-                answer = NoUpdate(f"it must answer {len(asked)} requests, but it answered {len(answer)}.")
-            for i, request in enumerate(asked):
+            sent = [request for request in requests if name in request.payloads]
+            answer = answers.get(connected.get(name, -1), NoUpdate("it did not answer in time.", answered=False))
+            if isinstance(answer, list) and len(answer) != len(sent):
+                answer = NoUpdate(f"it must answer {len(sent)} requests, but it answered {len(answer)}.")
+            for i, request in enumerate(sent):
                 request.answers[name] = answer[i] if isinstance(answer, list) else answer
 
     def _answers(
         self, messages: Mapping[int, Message], seconds: float, largest: int
     ) -> dict[int, list[Payload] | NoUpdate]:
-        """Push messages and pull their replies, each by itself, so that a broken one is its sender's alone."""
+        """Push messages and pull their replies one by one, so that a broken reply affects only its sender."""
         ends = time.monotonic() + seconds
         identities = list(self._grid.push_messages(list(messages.values()))) if messages else []
         waiting = {node: str(identity) for node, identity in zip(messages, identities, strict=True) if identity}
-        found: dict[int, list[Payload] | NoUpdate] = {}
+        answers: dict[int, list[Payload] | NoUpdate] = {}
         while waiting and time.monotonic() < ends:
             for node, identity in list(waiting.items()):
                 answer = self._reply(identity, largest)
                 if answer is not None:
-                    found[node] = answer
+                    answers[node] = answer
                     del waiting[node]
             time.sleep(POLL_SECONDS if waiting else 0)
-        return found
+        return answers
 
     def _reply(self, identity: str, largest: int) -> list[Payload] | NoUpdate | None:
         try:
@@ -151,12 +161,12 @@ class RequestBatcher:
             raise
         except InputError as error:
             return NoUpdate(str(error))
-        except Exception as error:  # noqa: BLE001  whatever a node can make Flower stumble over, it is that node's fault
+        except Exception as error:  # noqa: BLE001  any error of Flower while it reads a reply is due to that reply
             return NoUpdate(f"it cannot be read ({type(error).__name__}).")
 
 
 def _failed(code: int, reason: str) -> NoUpdate:
-    """Tell a node's own failure from a node that is gone."""
+    """Return whether a node failed, or did not answer, by Flower's error code."""
     if code in (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE):
         return NoUpdate(f"it did not answer in time ({reason[:100]}).", answered=False)
     return NoUpdate(f"it failed: {reason[:300]}")

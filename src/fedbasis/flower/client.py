@@ -1,7 +1,7 @@
-"""The app of a node: it updates, or personalizes, a client whose images lie here and stay here.
+"""The app of a node: it trains, or personalizes, a model on images that never leave the node.
 
-Nothing but what the method sends (``Sent``) leaves in a reply, beside an echo of the question. What the method keeps
-and what a new client learns are written to the node's own folder.
+A reply has the method's update (``Sent``) and some fields of the request, and nothing else. The client state and
+personal models are written to the node's own folder.
 """
 
 import functools
@@ -22,34 +22,36 @@ from fedbasis.flower.expected import read_block
 from fedbasis.flower.node import Node
 from fedbasis.flower.payload import Payload, as_float32, from_record, pack_state, to_record
 from fedbasis.flower.settings import FederatedRun, read_plans
+from fedbasis.methods import name_of
 from fedbasis.methods.base import Context
 from fedbasis.networks.train import Examples
 from fedbasis.serving import artifact
 from fedbasis.serving.new_client import serve, write_model
 from fedbasis.tensors.params import State
 from pflbed.errors import InputError
+from pflbed.images import Resolution
 
 ECHO = ("experiment", "run", "client", "round", "digest")
 Handler = Callable[[Node, FederatedRun, Payload], Payload]
 
 
 def client_app(app: Path) -> ClientApp:
-    """Make the app of a node from the folder with its settings."""
-    made = ClientApp()
+    """Return the Flower app of a node, from the folder with its settings."""
+    client = ClientApp()
 
-    @made.train()  # type: ignore[untyped-decorator]
+    @client.train()  # type: ignore[untyped-decorator]
     def train(message: Message, context: FlowerContext) -> Message:
         return _answers(app, update, message, context)
 
-    @made.query("personalize")  # type: ignore[untyped-decorator]
+    @client.query("personalize")  # type: ignore[untyped-decorator]
     def personalize(message: Message, context: FlowerContext) -> Message:
         return _answers(app, fit, message, context)
 
-    @made.query("who")  # type: ignore[untyped-decorator]
+    @client.query("who")  # type: ignore[untyped-decorator]
     def who(message: Message, context: FlowerContext) -> Message:
         return Message(to_record([Payload({"name": Node.configured(context.node_config).name})]), reply_to=message)
 
-    return made
+    return client
 
 
 def _answers(app: Path, job: Handler, message: Message, context: FlowerContext) -> Message:
@@ -62,10 +64,10 @@ def _answers(app: Path, job: Handler, message: Message, context: FlowerContext) 
 
 @contextmanager
 def _until(end: float) -> Iterator[None]:
-    """Give up when nobody waits any more: Flower gives a node the next message only after this one."""
+    """Raise a ``TimeoutError`` at the deadline: Flower sends a node the next message only after this one."""
 
     def give_up(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError("the round went on without this node")
+        raise TimeoutError("the round continued without this node")
 
     before = signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, max(0.01, end - time.time()))
@@ -77,13 +79,20 @@ def _until(end: float) -> Iterator[None]:
 
 
 def answer(node: Node, plans: Mapping[str, FederatedRun], job: Handler, payload: Payload) -> Payload:
-    """Do one job; what is wrong with it is told to the server in a sentence."""
+    """Handle one request; the text of an ``InputError`` is sent to the server.
+
+    Args:
+        node: This node.
+        plans: The experiments of the app, by name.
+        job: ``update`` or ``fit``.
+        payload: The request.
+    """
     echo = {key: payload.words[key] for key in ECHO if key in payload.words}
     try:
         if payload.word("client") != node.name:
-            raise InputError(f"This node is {node.name}, but it was asked as {payload.word('client')}.")
+            raise InputError(f"This node is {node.name}, but the request is for {payload.word('client')}.")
         if hashlib.sha256(payload.block.data).hexdigest() != payload.word("digest"):
-            raise InputError("What the server sent was changed on its way.")
+            raise InputError("The tensors of the server must have their digest, but they were changed on the way.")
         if payload.word("experiment") not in plans:
             raise InputError(f"This app has no experiment {payload.word('experiment')}.")
         done = job(node, plans[payload.word("experiment")], payload)
@@ -93,14 +102,14 @@ def answer(node: Node, plans: Mapping[str, FederatedRun], job: Handler, payload:
 
 
 def update(node: Node, plan: FederatedRun, payload: Payload) -> Payload:
-    """Carry out a client's part of a round."""
+    """Train on this node's images for one round, and return the update."""
     torch.set_num_threads(plan.experiment.machine.threads)
     method, round = plan.method(), payload.number("round")
     version, checkpoint = payload.number("version"), payload.number("checkpoint")
     if not 0 <= checkpoint <= round or not 0 <= version <= round:
         raise InputError(f"Round {round} cannot follow version {version} and checkpoint {checkpoint}.")
     states = node.states(payload.word("run"), version, checkpoint)
-    images = _images(node, plan.federation.classes, plan.experiment.data.resolution)
+    images = _images(node, plan)
     context = Context(payload.number("seed"), node.name, method.task.network.workspace(), round)
     sent, after = method.client_update(_received(payload), states.read(node.name, version), images, context)
     states.write(node.name, round, after)
@@ -108,24 +117,30 @@ def update(node: Node, plan: FederatedRun, payload: Payload) -> Payload:
 
 
 def fit(node: Node, plan: FederatedRun, payload: Payload) -> Payload:
-    """Fit a personal model to this node's images; it stays here, and two accuracies are all that leaves."""
+    """Personalize a model on this node's images; the model stays here, accuracies and image counts are returned."""
     torch.set_num_threads(plan.experiment.machine.threads)
     card = artifact.Card.model_validate_json(payload.word("card"))
-    if list(card.classes) != list(plan.federation.classes) or card.method != plan.experiment.method_name:
+    method = plan.method()
+    if list(card.classes) != list(plan.federation.classes) or card.method != name_of(type(method)):
         raise InputError("The bases that the server sent are not of this federation's classes and method.")
     out = node.place(payload.word("run")) / "model"
     adaptation = plan.experiment.personalize.adaptation()
-    images = _images(node, plan.federation.classes, plan.experiment.data.resolution)
-    served = serve(plan.method(), card, _received(payload), images, None, adaptation, payload.number("seed"))
+    images = _images(node, plan)
+    served = serve(method, card, _received(payload), images, None, adaptation, payload.number("seed"))
     write_model(served, out, overwrite=True)
-    told = {key: float(getattr(served, key)) for key in ("before", "after", "images", "held_out")}
-    return Payload({"how": served.way}, told)
+    numbers = {key: float(getattr(served, key)) for key in ("before", "after", "images", "held_out")}
+    return Payload({"how": served.way}, numbers)
 
 
 @functools.lru_cache(maxsize=2)
-def _images(node: Node, classes: tuple[str, ...], resolution: int) -> Examples:
-    """Read a node's images once for all jobs of a message."""
-    return node.images(classes, resolution)
+def _decoded(node: Node, classes: tuple[str, ...], resolution: Resolution, channels: int) -> Examples:
+    """Read a node's images once for all requests of a message."""
+    return node.images(classes, resolution, channels)
+
+
+def _images(node: Node, plan: FederatedRun) -> Examples:
+    data = plan.experiment.data
+    return _decoded(node, plan.federation.classes, data.resolution, data.channels)
 
 
 def _received(payload: Payload) -> State:

@@ -1,8 +1,8 @@
-"""Start a SuperLink and SuperNodes on this host, run a federation's app on them, and leave no process behind.
+"""Start a SuperLink and SuperNodes on this host, run a federation's app on them, and stop all processes at the end.
 
-Over TLS, with a key for every node that the SuperLink knows; plain only if that is asked for. What Flower does by
-itself otherwise (usage statistics, looking for updates, installing packages) is off. A reaper process ends all of them
-when this one closes the deployment, is stopped or is killed.
+The connection uses TLS and node authentication, unless ``insecure`` is set. Flower's usage statistics, update checks
+and package installation are turned off. A reaper process stops all processes when this one closes the deployment, is
+stopped or is killed.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ from typing import Any, Self
 from fedbasis.flower import keys, reaper
 from fedbasis.flower.project import LOOPBACK, NodeEntry, Project
 from pflbed.errors import InputError
+from pflbed.foreign import read_json_object
 
 PRIVATE = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -34,7 +35,13 @@ LINK, OUTCOME = "federation", "outcome.json"
 
 
 class Deployment:
-    """The processes of a federation on this host."""
+    """The processes of a federation on this host, as a context manager.
+
+    Args:
+        project: The federation's folder.
+        insecure: Whether to use neither TLS nor node authentication.
+        port: The port of the SuperLink; None: a free one.
+    """
 
     def __init__(self, project: Project, insecure: bool = False, port: int | None = None) -> None:
         self._project, self._insecure, self.port = project, insecure, port or free_port()
@@ -61,7 +68,7 @@ class Deployment:
         self.close()
 
     def close(self) -> None:
-        """End all processes."""
+        """Stop all processes."""
         if self._reaper is not None and self._reaper.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._reaper.stdin.close()
@@ -71,22 +78,22 @@ class Deployment:
         self._reaper = None
 
     def register(self, nodes: Sequence[NodeEntry]) -> None:
-        """Tell the SuperLink the nodes' public keys and names."""
+        """Register the nodes' public keys and names at the SuperLink."""
         if self._insecure:
             return
         commands = [
             ["flwr", "supernode", "register", str(self._key(node).with_suffix(".pub")), LINK, "--name", node.name]
             for node in nodes
         ]
-        told = [(node, self._start(command, "register")) for node, command in zip(nodes, commands, strict=True)]
-        for node, process in told:
+        started = [(node, self._start(command, "register")) for node, command in zip(nodes, commands, strict=True)]
+        for node, process in started:
             if process.wait():
                 raise InputError(
-                    f"The SuperLink must take the key of node {node.name}, but it did not{self._why('register')}."
+                    f"The SuperLink must accept the key of node {node.name}, but it did not{self._why('register')}."
                 )
 
     def start_node(self, node: NodeEntry) -> subprocess.Popen[bytes]:
-        """Start a SuperNode with its own data."""
+        """Start a SuperNode with its name, data and state folder."""
         own = {"name": node.name, "data": str(self._project.place(node.data)), "state": str(self._project.state(node))}
         settings = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in own.items())
         command = ["flower-supernode", "--superlink", f"{LOOPBACK}:{self.superlink_port()}", "--port", str(free_port())]
@@ -101,19 +108,28 @@ class Deployment:
         return self.nodes[node.name]
 
     def superlink_port(self) -> int:
-        """Return where a node finds the SuperLink."""
+        """Return the port at which nodes connect to the SuperLink."""
         return self.port
 
     def run(self, out: Path, watch: Callable[[], None] | None = None, **settings: str) -> dict[str, Any]:
-        """Run the app to its end and return its outcome; ``watch`` is called in the meantime."""
+        """Run the app to its end.
+
+        Args:
+            out: The folder of run folders.
+            watch: Called repeatedly while the app runs.
+            **settings: Other values of the app's run config.
+
+        Returns:
+            The content of ``outcome.json``.
+        """
         out.mkdir(parents=True, exist_ok=True)
         outcome = out.absolute() / OUTCOME
         outcome.unlink(missing_ok=True)
-        told = {"out": str(out.absolute()), **settings}
-        changed = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in told.items())
+        values = {"out": str(out.absolute()), **settings}
+        run_config = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
         app = str(self._project.app.absolute())
         before = self._log("run")
-        process = self._start(["flwr", "run", app, LINK, "--stream", "--run-config", changed], "run")
+        process = self._start(["flwr", "run", app, LINK, "--stream", "--run-config", run_config], "run")
         try:
             while process.poll() is None and not outcome.exists():
                 self._require_alive()
@@ -121,21 +137,21 @@ class Deployment:
                     watch()
                 time.sleep(0.1)
         finally:
-            process.terminate()  # it only shows what the app says
+            process.terminate()  # it only streams the app's log
             if not outcome.exists():
                 self._give_up(self._log("run").removeprefix(before))
         if not outcome.exists():
-            raise InputError(f"The server's app must tell how it ended, but it did not{self._why('run')}.")
-        found: dict[str, Any] = json.loads(outcome.read_text(encoding="utf-8"))
+            raise InputError(f"The server's app must write {OUTCOME}, but it did not{self._why('run')}.")
+        found = read_json_object(outcome, "The outcome")
         if "error" in found:
             raise InputError(found["error"])
         return found
 
-    def _give_up(self, said: str) -> None:
-        """Stop a run whose app ended without a word; the nodes would wait for it, up to a minute, before the next."""
+    def _give_up(self, log: str) -> None:
+        """Stop a run whose app ended without an outcome; the nodes would wait for it up to a minute."""
         if self.superlink is None or self.superlink.poll() is not None:
-            return  # there is nobody to tell, and flwr would try for long
-        for number in re.findall(r"started run (\d+)", said)[-1:]:
+            return  # without a SuperLink, flwr would retry for long
+        for number in re.findall(r"started run (\d+)", log)[-1:]:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._start(["flwr", "stop", number, LINK], "stop").wait(STOP_SECONDS)
 
@@ -180,7 +196,7 @@ class Deployment:
         return self._project.folder.absolute() / ".flower" / name
 
     def _start(self, command: list[str], name: str) -> subprocess.Popen[bytes]:
-        """Start a program of Flower that does not hear Ctrl-C, with a home and a log of its own."""
+        """Start a program of Flower, which does not receive Ctrl-C, with its own home and log."""
         bin_folder = Path(sys.executable).parent
         path = os.pathsep.join([str(bin_folder), os.environ.get("PATH", "")])
         own = {reaper.MARK: self.mark, "FLWR_HOME": str(self._home(name)), "PATH": path}
@@ -192,8 +208,8 @@ class Deployment:
                 )  # fmt: skip
             except FileNotFoundError:
                 raise InputError(
-                    f"A federation needs Flower's programs, but there is no {command[0]}; pip install "
-                    "'fedbasis[flower]'."
+                    f"A federation needs Flower's programs, but there is no {command[0]}; run pip install -e "
+                    "'.[flower]' in the checkout."
                 ) from None
         self._started.append(process)
         if self._reaper is not None and self._reaper.stdin is not None:
@@ -205,13 +221,13 @@ class Deployment:
         return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
     def _why(self, name: str) -> str:
-        lines = (line.strip(" │") for line in self._log(name).split("\n"))  # flwr draws boxes around what it says
+        lines = (line.strip(" │") for line in self._log(name).split("\n"))  # flwr draws boxes around messages
         last = [line for line in lines if any(letter.isalnum() for letter in line)][-1:]
         return f" ({last[0][:200]}; see {self.logs / name}.log)" if last else ""
 
 
 def free_port() -> int:
-    """Find a port of the loopback interface that nobody listens on."""
+    """Return a free port of the loopback interface."""
     with socket.socket() as listener:
         listener.bind((LOOPBACK, 0))
         return int(listener.getsockname()[1])

@@ -1,12 +1,11 @@
-"""The engine of a real federation: nodes that keep their data make a round's updates, which are checked when they come.
+"""The engine of a real federation: nodes that keep their data compute a round's updates, which are checked on receipt.
 
-``rounds.train`` and the methods are used as they are. What a client keeps never leaves its node; the server only tells
-every node which of its updates was used last, so that a node whose answer came too late goes on from what it kept
-before, exactly as if it had not been asked.
+``rounds.train`` and the methods are unchanged. Client states never leave their node; the server only sends every node
+the number of its last update that was used. So a node whose answer was too late continues from its state before that
+update, exactly as if it had not been sampled.
 """
 
 import hashlib
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,12 +21,13 @@ from fedbasis.tensors.params import State
 from fedbasis.training.runs import Run
 from pflbed.errors import InputError
 from pflbed.files import write_json
+from pflbed.foreign import read_json_object
 
 
 class UsedVersions:
-    """The round after which each client's last update was used; the client states themselves are on the nodes.
+    """The round of each client's last used update; the client states themselves are on the nodes.
 
-    It is written beside the checkpoint that it belongs to. The log cannot tell it: with secret noise it names nobody.
+    It is written next to the checkpoint that it belongs to. It is not in the log, which has no names with secret noise.
     """
 
     def __init__(self, run: Run) -> None:
@@ -36,30 +36,32 @@ class UsedVersions:
         self.checkpoint = 0
 
     def rewind(self, rounds_done: int) -> None:
-        """Learn what was used before."""
+        """Read the versions of the checkpoint after ``rounds_done`` rounds."""
         if rounds_done:
-            try:
-                self.versions = json.loads(self._record(rounds_done).read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
+            found = read_json_object(self._record(rounds_done), "The record of used updates")
+            if not all(isinstance(version, int) for version in found.values()):
                 raise InputError(
-                    f"{self._record(rounds_done)} must tell whose updates were used, but it cannot be read ({error}); "
-                    "remove the run's folder to start the run again."
-                ) from error
+                    f"{self._record(rounds_done)} must give a round for every client, but it does not; remove the "
+                    "run's folder to start the run again."
+                )
+            self.versions = found
         self.checkpoint = rounds_done
 
     def sync(self, rounds_done: int) -> None:
-        """Before a checkpoint write down what was used."""
+        """Write the versions; called before the checkpoint that they belong to is written."""
         self.folder.mkdir(exist_ok=True)
         write_json(self._record(rounds_done), self.versions)
 
     def prune(self, rounds_done: int) -> None:
-        """After it nodes may forget what is older."""
+        """Delete older records; called after that checkpoint is written. Nodes may then delete older states."""
         self.checkpoint = rounds_done
-        for old in set(self.folder.glob("used-*.json")) - {self._record(rounds_done)}:
-            old.unlink()
+        for old in self.folder.glob("used-*.json"):
+            number = old.stem.removeprefix("used-")
+            if number.isdecimal() and int(number) < rounds_done:
+                old.unlink()
 
     def remove(self) -> None:
-        """Drop everything."""
+        """Delete all records."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _record(self, rounds_done: int) -> Path:
@@ -67,7 +69,7 @@ class UsedVersions:
 
 
 class Nodes:
-    """Clients that are nodes of a federation."""
+    """The engine whose clients are nodes of a federation."""
 
     def __init__(self, plan: FederatedRun, method: Method, batcher: RequestBatcher, run: Run) -> None:
         self._plan, self._method, self._batcher, self._run = plan, method, batcher, run
@@ -75,7 +77,7 @@ class Nodes:
         self._rehearsals: dict[tuple[tuple[tuple[str, str], Kind], ...], Expected] = {}
 
     def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent | NoUpdate]]:
-        """Have the named clients updated by their nodes and yield ``(client, what it sent)`` in this order."""
+        """Have the nodes update the named clients, and yield ``(client, update)``, in this order."""
         terms = self._plan.federation
         payloads: dict[str, Payload] = {}
         expected: dict[str, Expected] = {}
@@ -96,7 +98,7 @@ class Nodes:
             yield client, sent
 
     def peak_memory(self) -> int:
-        """Return the most bytes that the server has held so far."""
+        """Return the peak memory of the server, in bytes."""
         return peak_memory()
 
     def _payload(self, client: str, round: int, block: Block) -> Payload:
@@ -123,8 +125,8 @@ class Nodes:
             return answer
         for key in ("run", "client", "round", "digest"):
             if answer.words.get(key) != asked.words[key]:
-                told = str(answer.words.get(key))[:80]
-                return NoUpdate(f"it must answer to {key} {asked.words[key]}, but it answers to {told}.")
+                other = str(answer.words.get(key))[:80]
+                return NoUpdate(f"it must answer to {key} {asked.words[key]}, but it answers to {other}.")
         if reason := answer.word("error"):
             return NoUpdate(f"it failed: {reason[:300]}")
         try:
@@ -140,5 +142,5 @@ class Nodes:
         why = "; ".join(f"{client}: {sent.reason.rstrip('.')}" for client, sent in lost[:3])
         raise InputError(
             f"Round {round + 1} needs usable updates of {share:.0%} of {len(clients)} clients ('minimum'), but has "
-            f"{good} ({why}); mend the nodes and start again, it goes on from the last checkpoint."
+            f"{good} ({why}); repair the nodes and start again, which resumes from the last checkpoint."
         )

@@ -1,4 +1,4 @@
-"""Data and an experiment for a try on one host: every node is given a client of a benchmark, or a folder of its own."""
+"""Data and an experiment for an example on one host: a node has a client of a benchmark, or a folder, as its data."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +12,12 @@ from pflbed.folders import scan_client
 from pflbed.manifest import CARD, load_manifest
 
 MODEL_OPTIONS = {"cnn-small": {"norm": "group"}}
-"""With few images on a node, statistics of a batch are poor."""
+"""Group normalization: with few images on a node, batch statistics are inaccurate."""
 
 
 @dataclass(frozen=True)
 class ExampleNodes:
-    """Where the data of every node lie, by its name, and their classes."""
+    """The data folder of every participating and every new node, by name, and the classes."""
 
     clients: dict[str, str]
     new: dict[str, str]
@@ -25,24 +25,31 @@ class ExampleNodes:
 
 
 def nodes_of(data: str, count: int, folder: Path) -> ExampleNodes:
-    """Find data for so many nodes, and for one that comes later if there are more; digits4 is dealt out first."""
+    """Return data for nodes, and for one new node if there are more data.
+
+    Args:
+        data: "digits4", which is split into a benchmark below ``folder``; a benchmark; or a folder
+            ``<node>/<class>/<image>``.
+        count: The number of participating nodes.
+        folder: The federation's folder.
+    """
     if data == EMBEDDED:
         dataset = find(EMBEDDED)
         spec = pflbed.Spec(clients_per_domain=max(1, -(-count // 4)), new_clients_per_domain=1)
         pflbed.write(pflbed.build(dataset.table, spec), dataset, folder / "bench")
         return _of_benchmark(folder / "bench", "bench", count)
-    place = Path(data)
-    if (place / CARD).is_file():
-        return _of_benchmark(place, str(place.absolute()), count)
-    if not place.is_dir():
+    path = Path(data)
+    if (path / CARD).is_file():
+        return _of_benchmark(path, str(path.absolute()), count)
+    if not path.is_dir():
         raise InputError(f"The data must be digits4 or a folder, but {data} is neither; check the path.")
-    folders = [path for path in sorted(place.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    folders = [each for each in sorted(path.iterdir()) if each.is_dir() and not each.name.startswith(".")]
     _require(len(folders), count, data)
-    classes = {name for path in folders[: count + 1] for name in scan_client(path).class_names}
-    own = {path.name: str(path.absolute()) for path in folders}
-    names = list(own)
-    new = {name: own[name] for name in names[count : count + 1]}
-    return ExampleNodes({name: own[name] for name in names[:count]}, new, tuple(sorted(classes)))
+    classes = {name for each in folders[: count + 1] for name in scan_client(each).class_names}
+    by_name = {each.name: str(each.absolute()) for each in folders}
+    names = list(by_name)
+    new = {name: by_name[name] for name in names[count : count + 1]}
+    return ExampleNodes({name: by_name[name] for name in names[:count]}, new, tuple(sorted(classes)))
 
 
 def _of_benchmark(folder: Path, place: str, count: int) -> ExampleNodes:
@@ -64,7 +71,7 @@ def _require(there: int, wanted: int, where: str) -> None:
 
 
 def short_experiment(method: str, model: str, nodes: int) -> dict[str, Any]:
-    """Make an experiment of a few rounds; as many bases as there are nodes at most."""
+    """Return an experiment of a few rounds, with at most as many bases as nodes."""
     if method not in METHODS:
         raise InputError(f"There is no method '{method}'; the methods are {', '.join(METHODS)}.")
     settings: dict[str, Any] = {"name": method}

@@ -1,7 +1,7 @@
-"""What a client's update must look like, so that anything else is refused before it is used.
+"""The expected structure of an update, so that any other update is refused before it is used.
 
-Nobody has to write it down for every method: the server rehearses a client's part on a few noise images and takes the
-names, shapes and types of what that sends as the measure of what real clients may send.
+It need not be written for every method: the server runs ``client_update`` on a few noise images and takes the names,
+shapes and types of the result.
 """
 
 from collections.abc import Mapping
@@ -18,23 +18,23 @@ from fedbasis.tensors.params import State, nbytes, require_finite
 from pflbed.errors import InputError
 
 IMAGES, CLASSES = 10, 5
-"""Of a rehearsal."""
+"""The number of noise images, and of their classes."""
 HEADER = 2**16
-"""So many bytes beside a tensor's own may its name, shape and filling take."""
+"""The maximal size of a tensor's name, shape and padding, in bytes."""
 Kind = tuple[torch.dtype, torch.Size]
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The tensors and numbers of an update."""
+    """The names, shapes and types of an update's tensors, and the names of its numbers."""
 
     tensors: Mapping[tuple[str, str], Kind]
     numbers: frozenset[str]
     largest: int
-    """So many bytes an update can have at most."""
+    """The maximal size of an update, in bytes."""
 
     def update(self, block: NDArray[np.uint8], numbers: Mapping[str, float]) -> Sent:
-        """Read an update, or say in a sentence what is wrong with it; nothing is copied before its size is known."""
+        """Return a received update; an ``InputError`` if it is not as expected. The size is checked before any copy."""
         if len(block) > self.largest:
             raise InputError(f"it must have at most {self.largest} bytes, but it has {len(block)}.")
         state = read_block(block)
@@ -50,15 +50,22 @@ class Expected:
             raise InputError(f"it does not fit: {'; '.join(wrong[:3])}{'; and more' * (len(wrong) > 3)}.")
         require_finite(state, "it")
         if odd := sorted(set(numbers) ^ self.numbers):
-            raise InputError(f"it must tell {len(self.numbers)} numbers, but '{odd[0]}' is one too many or missing.")
+            raise InputError(f"it must have {len(self.numbers)} numbers, but '{odd[0]}' is not expected or missing.")
         examples = numbers.get("examples", 1.0)
         if not (1 <= examples < 2**40 and examples == int(examples)):
-            raise InputError(f"it must come from a whole number of examples, but it says {examples}.")
+            raise InputError(f"it must have a whole number of examples, but it has {examples}.")
         return Sent(state, dict(numbers))
 
 
 def rehearsed(method: Method, received: State, classes: int, round: int) -> Expected:
-    """Play a client that has kept nothing through its part."""
+    """Return the expected structure, from one ``client_update`` on noise images without a client state.
+
+    Args:
+        method: The method.
+        received: What the server sends to a client.
+        classes: The number of classes.
+        round: The number of the round.
+    """
     brief = type(method).build(method.config, replace(method.task, recipe=replace(method.task.recipe, epochs=1)))
     channels, height, width = method.task.network.input_shape
     generator = torch.Generator().manual_seed(0)
@@ -66,19 +73,19 @@ def rehearsed(method: Method, received: State, classes: int, round: int) -> Expe
     noise = Examples(pixels, torch.arange(IMAGES) % min(classes, CLASSES))
     context = Context(0, "rehearsal", method.task.network.workspace(), round)
     sent, _ = brief.client_update(received, None, noise, context)
-    found = kinds(sent.tensors)
-    return Expected(found, frozenset(sent.numbers), nbytes(sent.tensors) + HEADER * (1 + len(found)))
+    tensors = kinds(sent.tensors)
+    return Expected(tensors, frozenset(sent.numbers), nbytes(sent.tensors) + HEADER * (1 + len(tensors)))
 
 
 def kinds(state: State) -> dict[tuple[str, str], Kind]:
-    """Describe every tensor of a state."""
+    """Return the type and shape of every tensor of a state."""
     return {(group, name): (t.dtype, t.shape) for group, tensors in state.items() for name, t in tensors.items()}
 
 
 def read_block(block: NDArray[np.uint8]) -> State:
-    """Show the tensors of a block that somebody else made; whatever is wrong with it is an error of input."""
+    """Return the tensors of a received block as views into it; any error in it is an ``InputError``."""
     try:
-        with np.errstate(all="ignore"):  # sizes may be absurd
+        with np.errstate(all="ignore"):  # sizes may overflow
             return pack.unpacked(block, "it")
     except (RuntimeError, IndexError, OverflowError, RecursionError) as error:
         raise InputError(f"it must be whole, but it was changed ({str(error).splitlines()[0]}).") from error

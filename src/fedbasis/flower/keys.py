@@ -1,7 +1,8 @@
-"""Keys and certificates for a federation: made here for a try on one host, or by whoever runs your machines.
+"""Keys and certificates for a federation on one host; for real hosts, use your own.
 
-A private authority signs the server's certificate, and every node has a key pair of its own, by which the server knows
-it. Private keys can be read by their owner alone and never lie in the app's folder, which travels to all nodes.
+A private certificate authority signs the server's certificate, and every node has its own key pair, by which the server
+authenticates it. Private keys can be read only by their owner and are never in the app's folder, which is sent to all
+nodes.
 """
 
 import datetime
@@ -21,13 +22,13 @@ PEM = serialization.Encoding.PEM
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that its owner alone can read, from its first byte on; one that is there is refused."""
+    """Write a new file that only its owner can read, from its creation on; an error if the file exists."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
 
 
 def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
-    """Write an authority's certificate, and one for the server that it signed; the authority's key is forgotten."""
+    """Write an authority's certificate, and the server's certificate and key; the authority's key is not stored."""
     authority = ec.generate_private_key(ec.SECP384R1())
     server = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "FedBasis federation")])
@@ -58,7 +59,7 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
 
 
 def make_node_key(private: Path) -> None:
-    """Write a node's key, and beside it (``.pub``) what the server is told of it."""
+    """Write a node's private key, and next to it (``.pub``) the public key."""
     key = ec.generate_private_key(ec.SECP384R1())
     write_private(private, _private_bytes(key, serialization.PrivateFormat.OpenSSH))
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)

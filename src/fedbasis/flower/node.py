@@ -1,6 +1,6 @@
-"""A node's own things: its images, which nobody else sees, and what it keeps between rounds.
+"""The data of a node: its images, which never leave it, and its client states.
 
-A node names its data itself, in its node configuration; nothing that a server sends is ever used as a path here.
+The paths are in the node's own configuration; nothing that a server sends is ever used as a path.
 """
 
 import hashlib
@@ -19,18 +19,19 @@ from fedbasis.networks.train import Examples, examples_of
 from pflbed.cache import decode
 from pflbed.errors import InputError
 from pflbed.folders import scan_client
+from pflbed.images import Resolution
 from pflbed.manifest import CARD
 
 
 @dataclass(frozen=True)
 class Node:
-    """Who a node is, and where its things lie."""
+    """A node's name and folders."""
 
     name: str
     data: Path
     """A folder ``<class>/<image>``, or a benchmark of 'pflbed build' that has a client of this name."""
     state: Path
-    """A folder of the node's own: decoded images, what methods keep, personal models."""
+    """A folder for decoded images, client states and personal models."""
 
     @classmethod
     def configured(cls, config: Mapping[str, Any]) -> "Node":
@@ -46,39 +47,39 @@ class Node:
             raise InputError(f"The data of node {node.name} must be a folder, but it is not; see its configuration.")
         return node
 
-    def images(self, classes: Sequence[str], resolution: int) -> Examples:
-        """Read the node's images; they are decoded once."""
+    def images(self, classes: Sequence[str], resolution: Resolution, channels: int = 3) -> Examples:
+        """Return the node's images; they are decoded once and cached."""
         if (self.data / CARD).is_file():
-            return self._benchmark_images(classes, resolution)
+            return self._benchmark_images(classes, resolution, channels)
         table = scan_client(self.data)
         if unknown := [name for name in table.class_names if name not in classes]:
             raise InputError(
                 f"Every class folder of node {self.name} must be a class of the federation, but '{unknown[0]}' is not."
             )
         os.environ.setdefault("FEDBASIS_CACHE", str(self.state / "cache"))
-        decoded = decode(self.data, table, resolution)
+        decoded = decode(self.data, table, resolution, channels=channels)
         known = np.array([classes.index(name) for name in decoded.table.class_names])
         labels = torch.from_numpy(known[decoded.table.labels])
         return Examples(torch.from_numpy(np.array(decoded.images)), labels)
 
-    def _benchmark_images(self, classes: Sequence[str], resolution: int) -> Examples:
-        clients = pflbed.load(self.data, resolution=resolution)
+    def _benchmark_images(self, classes: Sequence[str], resolution: Resolution, channels: int) -> Examples:
+        clients = pflbed.load(self.data, resolution=resolution, channels=channels)
         if self.name not in clients or list(clients.benchmark.table.class_names) != list(classes):
             raise InputError(
                 f"The benchmark of node {self.name} must have a client of this name and the federation's classes, "
-                "but it does not; build it again or name another."
+                "but it does not; build it again or choose another."
             )
         return examples_of(clients[self.name].train)
 
     def place(self, run: str) -> Path:
-        """Return the folder for one run's things; a run may call itself what it likes."""
+        """Return the folder of one run; its name is hashed, so that a server cannot choose the path."""
         return self.state / "runs" / hashlib.sha256(run.encode()).hexdigest()[:24]
 
     def states(self, run: str, version: int, checkpoint: int) -> ClientStates:
-        """Return what the node keeps for a run, as the server knows it.
+        """Return the client states of a run, in the version that the server used.
 
-        The server used the update that came with ``version`` and none after it, so what was kept with those is
-        dropped; and it may go back to ``checkpoint``, so what is older than that is dropped too.
+        The server used the update of ``version`` and none after it, so newer states are deleted. It may resume from
+        ``checkpoint``, so states that are older than that are deleted too.
         """
         states = ClientStates(self.place(run) / "client_states")
         states.rewind(version)

@@ -1,20 +1,25 @@
-"""A federation's folder: a ready Flower app, the nodes of a try on this host, and keys; to put under version control.
+"""A federation's folder, to put under version control: a Flower app, the nodes of this host, and keys.
 
-``app/`` is what Flower carries to every node. ``nodes.toml`` says which nodes ``up`` starts here and where their data
-lie; on many hosts every node has its own. ``keys/`` stays out of version control and out of the app.
+``app/`` is what Flower sends to every node. ``nodes.toml`` lists the nodes that ``up`` starts on this host and where
+their data are; with many hosts, every host has its own. ``keys/`` is neither in version control nor in the app.
 """
 
 import json
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from fedbasis.experiment.config import parse, read
-from fedbasis.experiment.toml import ConfigSection, read_toml
+from fedbasis.experiment.toml import ConfigSection
 from fedbasis.flower import keys
 from fedbasis.flower.settings import EXPERIMENTS, FEDERATION, FederatedRun, Federation, read_plans
+from fedbasis.networks.weights import SHIPPED
 from pflbed.errors import InputError
+from pflbed.foreign import read_toml
 
 LOOPBACK = "127.0.0.1"
 APP = '''"""The app of this federation: what the server and the nodes do is in the fedbasis package."""
@@ -33,7 +38,7 @@ name = "fedbasis-federation"
 version = "1.0.0"
 description = "A federation that trains with FedBasis"
 license = { file = "LICENSE" }
-dependencies = ["flwr>=1.41,<2", "fedbasis[flower]"]
+dependencies = ["flwr>=1.41,<2"] # and fedbasis, which is installed on every node from its repository
 
 [tool.flwr.app]
 publisher = "fedbasis"
@@ -54,20 +59,22 @@ http://www.apache.org/licenses/LICENSE-2.0
 """
 README = """# A federation
 
-`app/` is a Flower app: `federation.toml` says who takes part and on which terms, `experiments/` what is trained.
+`app/` is a Flower app: `federation.toml` has the participating clients and other settings of the federation, and
+`experiments/` the experiments to train.
 
     fedbasis federation up .            # everything on this host, over TLS with node authentication
     fedbasis report runs                # the run folder is the same as from 'fedbasis train'
-    fedbasis federation personalize .   # nodes that came after training fit the bases to their own images
+    fedbasis federation personalize .   # new nodes personalize the bases on their own images
 
-`nodes.toml` says which nodes this host starts and where their data lie. `keys/` is for a try on this host: make others
-for real hosts, and keep private ones where they are used. See docs/how-to/federation.md of FedBasis for many hosts.
+`nodes.toml` lists the nodes that this host starts and where their data are. `keys/` is for tests on this host: make
+others for real hosts, and store private keys only where they are used. See docs/how-to/federation.md of FedBasis for
+many hosts.
 """
 IGNORED = "keys/\nstate/\nruns/\n.flower/\n"
 
 
 class NodeEntry(ConfigSection):
-    """A node that this host starts."""
+    """A node that this host starts: its name, the paths of its data and its private key, whether it is new."""
 
     name: str
     data: str
@@ -77,13 +84,13 @@ class NodeEntry(ConfigSection):
 
 @dataclass(frozen=True)
 class Project:
-    """The places inside a federation's folder."""
+    """The paths in a federation's folder."""
 
     folder: Path
 
     @property
     def app(self) -> Path:
-        """What Flower carries to the nodes."""
+        """The Flower app, which is sent to the nodes."""
         return self.folder / "app"
 
     @property
@@ -92,13 +99,16 @@ class Project:
         return self.folder / "keys"
 
     def plans(self) -> list[FederatedRun]:
-        """Read what is to be trained."""
+        """Read the experiments."""
+        app = str(self.app.absolute())
+        if app not in sys.path:
+            sys.path.append(app)  # as Flower does: an experiment may name a module that lies there
         return read_plans(self.app)
 
     def nodes(self) -> list[NodeEntry]:
-        """Read which nodes this host starts."""
+        """Read ``nodes.toml``: the nodes that this host starts."""
         path = self.folder / "nodes.toml"
-        raw = read_toml(path, "A federation's folder needs its nodes:", "'fedbasis federation init' writes them")
+        raw = read_toml(path, "The list of a federation's nodes", "'fedbasis federation init' writes it")
         try:
             return [NodeEntry(**entry) for entry in raw["node"]]
         except (ValueError, TypeError, KeyError) as error:
@@ -106,7 +116,7 @@ class Project:
             raise InputError(f"The file {path} must list nodes with name, data and key, but: {reason}.") from error
 
     def place(self, path: str) -> Path:
-        """Find what a file of this folder names."""
+        """Return the absolute path of a path that is relative to this folder."""
         return (self.folder / Path(path).expanduser()).absolute()
 
     def state(self, node: NodeEntry) -> Path:
@@ -121,11 +131,22 @@ def create(
     new: Mapping[str, str],
     classes: Sequence[str],
     hosts: Sequence[str] = ("localhost", LOOPBACK),
+    modules: Sequence[Path] = (),
 ) -> Project:
-    """Write a federation's folder; ``clients`` and ``new`` are where the data of every node lie, by its name."""
+    """Write a federation's folder.
+
+    Args:
+        folder: The folder.
+        experiment: The experiment to train, as plain data.
+        clients: The data folder of every participating node, by its name.
+        new: The data folder of every new node, by its name.
+        classes: The names of the classes.
+        hosts: Names and addresses of the server, for its certificate.
+        modules: Python files and packages of the user that Flower must carry to the nodes.
+    """
     project = Project(folder)
     Federation(clients=tuple(clients), classes=tuple(classes))
-    parse(experiment)
+    slug = parse(experiment).slug
     (project.app / EXPERIMENTS).mkdir(parents=True)
     project.keys.mkdir(mode=0o700)
     texts = {
@@ -135,8 +156,8 @@ def create(
         "app/fedbasis_app.py": APP,
         "app/LICENSE": LICENSE,
         f"app/{FEDERATION}": terms(list(clients), list(classes)),
-        f"app/{EXPERIMENTS}/{experiment['method']['name']}.toml": toml(experiment),
-        "nodes.toml": "# The nodes that 'up' starts on this host. A node's data are its own: <class>/<image>, or a\n"
+        f"app/{EXPERIMENTS}/{slug}.toml": toml(experiment),
+        "nodes.toml": "# The nodes that 'up' starts on this host. A node's data are a folder <class>/<image>, or a\n"
         "# benchmark of 'pflbed build' that has a client of this name.\n",
     }
     for number, (name, data) in enumerate({**clients, **new}.items()):
@@ -146,11 +167,16 @@ def create(
     keys.make_certificates(project.keys, hosts)
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
+    for module in modules:
+        if module.is_dir():
+            shutil.copytree(module, project.app / module.name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(module, project.app / module.name)
     return project
 
 
 def terms(clients: list[str], classes: list[str]) -> str:
-    """Write federation.toml, every setting with what it means."""
+    """Return the text of federation.toml, with a comment for every setting."""
     lines = []
     for name, about in Federation.model_fields.items():
         value = {"clients": clients, "classes": classes}.get(name, about.default)
@@ -159,7 +185,7 @@ def terms(clients: list[str], classes: list[str]) -> str:
 
 
 def toml(values: Mapping[str, Any]) -> str:
-    """Write plain values, and tables of them, as TOML; what is not set is left out."""
+    """Return plain values, and tables of them, as TOML; None is left out."""
     plain = {key: value for key, value in values.items() if not isinstance(value, Mapping) and value is not None}
     tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
     text = "".join(f"{key} = {_value(value)}\n" for key, value in plain.items())
@@ -177,8 +203,26 @@ def _value(value: Any) -> str:
 
 
 def experiment_of(path: Path) -> dict[str, Any]:
-    """Read an experiment for an app: its data are the nodes' own, so nothing is said of them but their size."""
+    """Read an experiment for an app; of its data settings only the shape of images is used: nodes have the data."""
     whole = read(path).as_dict()
     if whole["model"]["weights"] is not None:
-        whole["model"]["weights"] = str(Path(whole["model"]["weights"]).absolute())
-    return {**whole, "data": {"resolution": whole["data"]["resolution"]}}
+        given = whole["model"]["weights"]
+        whole["model"]["weights"] = given if given in SHIPPED else str(Path(given).absolute())
+    return {**whole, "data": {key: whole["data"][key] for key in ("resolution", "channels")}}
+
+
+def own_modules(experiment: Mapping[str, Any], below: Path) -> list[Path]:
+    """Find the files or packages below a folder that hold the network or the method of an experiment.
+
+    What is installed elsewhere must be installed on the nodes as well.
+    """
+    found: list[Path] = []
+    for section in ("model", "method"):
+        module, colon, _ = str(experiment.get(section, {}).get("name", "")).partition(":")
+        spec = find_spec(module.partition(".")[0]) if colon else None
+        if spec is not None and spec.origin is not None:
+            file = Path(spec.origin).resolve()
+            place = file.parent if spec.submodule_search_locations else file
+            if place.is_relative_to(below.resolve()) and place not in found:
+                found.append(place)
+    return found

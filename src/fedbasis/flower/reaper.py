@@ -1,7 +1,7 @@
-"""A small process that ends all others of a deployment when whoever started them is gone, however that one ended.
+"""A small process that stops all processes of a deployment when its parent has ended, for whatever reason.
 
-It reads process numbers from its input. When that closes, because its parent closed it, was stopped or was killed, it
-asks these processes and all that bear the deployment's mark to end, and ends those that do not.
+It reads process ids from its standard input. When that is closed, because the parent closed it, was stopped or was
+killed, it sends SIGTERM, and then SIGKILL, to these processes and to all that have the deployment's mark.
 """
 
 import contextlib
@@ -12,25 +12,25 @@ import time
 from pathlib import Path
 
 MARK = "FEDBASIS_DEPLOYMENT"
-"""Every process of a deployment has this variable, with a value of its own."""
+"""The environment variable of a deployment's processes; its value, the mark, is unique to the deployment."""
 GRACE_SECONDS = 4.0
 
 
 def marked(mark: str) -> set[int]:
-    """Return the processes of this machine that bear a mark, as far as the system shows them (Linux does)."""
-    found, wanted = set(), f"{MARK}={mark}".encode()
+    """Return the ids of the processes of this machine with a mark, on systems with /proc."""
+    processes, variable = set(), f"{MARK}={mark}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             ended = (folder / "stat").read_bytes().rpartition(b")")[2].split()[0] in b"ZX"
-            if not ended and wanted in (folder / "environ").read_bytes().split(b"\0"):
-                found.add(int(folder.name))
-    return found - {os.getpid()}
+            if not ended and variable in (folder / "environ").read_bytes().split(b"\0"):
+                processes.add(int(folder.name))
+    return processes - {os.getpid()}
 
 
 def end(processes: set[int], mark: str) -> None:
-    """End processes and all that bear the mark: first politely, then not."""
+    """Stop processes and all with the mark: first by SIGTERM, then by SIGKILL."""
 
-    def tell(number: int) -> set[int]:
+    def send_signal(number: int) -> set[int]:
         left = {process for process in processes if _alive(process)} | marked(mark)
         for process in left:
             with contextlib.suppress(OSError):
@@ -38,10 +38,10 @@ def end(processes: set[int], mark: str) -> None:
         return left
 
     ends = time.monotonic() + GRACE_SECONDS
-    if tell(signal.SIGTERM):
-        while time.monotonic() < ends and tell(0):
+    if send_signal(signal.SIGTERM):
+        while time.monotonic() < ends and send_signal(0):
             time.sleep(0.05)
-    while tell(signal.SIGKILL):
+    while send_signal(signal.SIGKILL):
         time.sleep(0.05)
 
 
@@ -56,7 +56,7 @@ def _alive(process: int) -> bool:
 
 
 def main() -> None:
-    """Wait for the end."""
+    """Wait until standard input is closed, then stop the processes."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     processes = {int(line) for line in sys.stdin if line.strip().isdecimal()}

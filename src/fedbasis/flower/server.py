@@ -1,7 +1,7 @@
-"""The app of the server: it trains an app's experiments side by side, or has nodes that came later personalize.
+"""The app of the server: it trains the experiments of an app at the same time, or has new nodes personalize.
 
-A run's folder is the same as from any engine: it is resumed if it is there, and ends with bases and ``done``. How it
-went is written to ``outcome.json``, because whoever started the app sees nothing else of it.
+A run folder is the same as with any engine: an existing run is resumed, and it ends with bases and ``done``. The
+outcome is written to ``outcome.json``, which the process that started the app reads.
 """
 
 import hashlib
@@ -28,36 +28,36 @@ PERSONALIZE = f"{MessageType.QUERY}.personalize"
 
 
 def server_app(app: Path) -> ServerApp:
-    """Make the app of the server from the folder with its settings."""
-    made = ServerApp()
+    """Return the Flower app of the server, from the folder with its settings."""
+    server = ServerApp()
 
-    @made.main()  # type: ignore[untyped-decorator]
+    @server.main()  # type: ignore[untyped-decorator]
     def main(grid: Grid, context: Context) -> None:
         out = Path(str(context.run_config["out"]))
         try:
             if context.run_config["task"] == "personalize":
-                found = personalize(read_plans(app), grid, out, str(context.run_config["nodes"]).splitlines())
+                result = personalize(read_plans(app), grid, out, str(context.run_config["nodes"]).splitlines())
             else:
-                found = train_all(read_plans(app), grid, out)
+                result = train_all(read_plans(app), grid, out)
         except Exception as error:
             what = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
             write_json(out / OUTCOME, {"error": f"{what}{error}"})
             raise
-        write_json(out / OUTCOME, found)
+        write_json(out / OUTCOME, result)
 
-    return made
+    return server
 
 
 def train_all(plans: Sequence[FederatedRun], grid: Grid, out: Path) -> dict[str, Any]:
-    """Train every experiment to its end."""
-    terms = plans[0].federation
-    batcher = RequestBatcher(grid, len(plans), MessageType.TRAIN, terms.deadline, terms.minimum)
+    """Train every experiment for all rounds."""
+    federation = plans[0].federation
+    batcher = RequestBatcher(grid, len(plans), MessageType.TRAIN, federation.deadline, federation.minimum)
     _side_by_side(plans, batcher, lambda plan: _train(plan, batcher, out))
     return {"runs": [str(plan.run(out).folder) for plan in plans]}
 
 
 def _side_by_side(plans: Sequence[FederatedRun], batcher: RequestBatcher, work: Callable[[FederatedRun], None]) -> None:
-    """Work on every experiment; one that fails stops no other."""
+    """Run ``work`` for every experiment in its own thread; a failure does not stop the others."""
     torch.set_num_threads(plans[0].experiment.machine.threads)
     errors: list[Exception] = []
 
@@ -96,9 +96,9 @@ def _train(plan: FederatedRun, batcher: RequestBatcher, out: Path) -> None:
 
 
 def personalize(plans: Sequence[FederatedRun], grid: Grid, out: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Send the published bases to nodes and learn from each how well its own model, which it keeps, does."""
+    """Send the published bases to nodes; each personalizes a model, which stays there, and returns its accuracies."""
     batcher = RequestBatcher(grid, len(plans), PERSONALIZE, plans[0].federation.deadline)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
 
     def fit(plan: FederatedRun) -> None:
         run = plan.run(out)
@@ -111,10 +111,10 @@ def personalize(plans: Sequence[FederatedRun], grid: Grid, out: Path, names: Seq
             "card": card.model_dump_json(), "digest": hashlib.sha256(block.data).hexdigest(),
         }  # fmt: skip
         answers = batcher.ask({name: Payload({**words, "client": name}, {}, block) for name in names}, LITTLE)
-        found[plan.name] = {name: _answer(answer) for name, answer in answers.items()}
+        results[plan.name] = {name: _answer(answer) for name, answer in answers.items()}
 
     _side_by_side(plans, batcher, fit)
-    return {"personalized": found}
+    return {"personalized": results}
 
 
 def _answer(answer: Payload | NoUpdate) -> dict[str, Any]:

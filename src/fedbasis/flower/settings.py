@@ -1,7 +1,7 @@
-"""What a federation agrees on: who takes part, the classes, how long a round may last; and what is to be trained.
+"""The settings of a federation: participating clients, classes, the deadline of a round; and its experiments.
 
-All of it lies in the app's folder, which Flower carries to every node: ``federation.toml`` and one experiment or more
-in ``experiments/``. Experiments that lie side by side are trained side by side, in the same messages.
+They are in the app's folder, which Flower sends to every node: ``federation.toml`` and one experiment or more in
+``experiments/``. All experiments are trained at the same time, in the same messages.
 """
 
 import hashlib
@@ -15,35 +15,37 @@ from pydantic import Field, Strict, ValidationError
 
 from fedbasis.experiment.config import Experiment, Share, read
 from fedbasis.experiment.setup import TrainingRun, method_for
-from fedbasis.experiment.toml import ConfigSection, read_toml, sentences
+from fedbasis.experiment.toml import ConfigSection
 from fedbasis.methods.base import Method
+from fedbasis.methods.problems import problem_lines
 from fedbasis.training.runs import Run
-from pflbed.errors import InputError
+from pflbed.errors import InputError, InputListError
+from pflbed.foreign import read_toml
 
 FEDERATION, EXPERIMENTS = "federation.toml", "experiments"
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Federation(ConfigSection):
-    """The terms of a federation."""
+    """The settings that all nodes of a federation share."""
 
     clients: Annotated[tuple[Name, ...], Strict(False)] = Field(
-        min_length=1, description="the nodes that train, by name; sums are added up in this order"
+        min_length=1, description="names of the nodes that train; updates are added in this order"
     )
     classes: Annotated[tuple[Name, ...], Strict(False)] = Field(
-        min_length=2, description="the classes, in the order of the network's outputs; folders of these names"
+        min_length=2, description="names of the class folders, in the order of the network's outputs"
     )
     download: Literal["float32", "bfloat16"] = Field(
-        default="float32", description="how the server's tensors travel to the nodes; bfloat16 halves the bytes"
+        default="float32", description="type of the tensors that the server sends; bfloat16 halves the bytes"
     )
-    deadline: float = Field(default=600.0, gt=0, le=86400, description="seconds until a round goes on without a node")
+    deadline: float = Field(default=600.0, gt=0, le=86400, description="seconds until a round continues without a node")
     minimum: Share = Field(default=0.5, description="the share of a round's clients that must answer in time")
 
     @property
     def identity(self) -> str:
-        """The same for federations that give the same result."""
-        agreed = [self.clients, self.classes, self.download]
-        return hashlib.sha256(json.dumps(agreed).encode()).hexdigest()
+        """A digest of the settings that influence the result."""
+        settings = [self.clients, self.classes, self.download]
+        return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class FederatedRun:
         return method_for(self.experiment, self.federation.classes)
 
     def run(self, out: Path) -> Run:
-        """Return the run's folder below ``out``; the same terms lead to the same folder."""
+        """Return the run below ``out``; the same settings give the same folder."""
         return Run(out / f"{self.experiment.slug}-{self.experiment.digest(self.federation.identity)}")
 
     def training_run(self, out: Path) -> TrainingRun:
@@ -76,9 +78,9 @@ class FederatedRun:
 
 
 def read_federation(app: Path) -> Federation:
-    """Read the terms."""
+    """Read ``federation.toml``."""
     path = app / FEDERATION
-    raw = read_toml(path, "A federation's app needs its terms:", "'fedbasis federation init' writes one")
+    raw = read_toml(path, "The settings of a federation", "'fedbasis federation init' writes them")
     return _checked(raw, path)
 
 
@@ -86,26 +88,25 @@ def _checked(raw: Mapping[str, Any], path: Path) -> Federation:
     try:
         federation = Federation(**raw)
     except ValidationError as error:
-        wrong = "; ".join(sentences(error, (), Federation))
-        raise InputError(f"The file {path} must be right as a whole, but: {wrong}.") from error
+        raise InputListError(str(path), problem_lines(error, (), Federation)) from error
     for what, names in (("clients", federation.clients), ("classes", federation.classes)):
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise InputError(f"The {what} of {path} must have names of their own, but '{twice[0]}' stands there twice.")
+            raise InputError(f"The {what} of {path} must have different names, but '{twice[0]}' is there twice.")
     return federation
 
 
 def read_plans(app: Path) -> list[FederatedRun]:
     """Read the experiments of an app."""
     federation = read_federation(app)
-    found = sorted((app / EXPERIMENTS).glob("*.toml"))
-    if not found:
+    paths = sorted((app / EXPERIMENTS).glob("*.toml"))
+    if not paths:
         raise InputError(f"An app must have an experiment to train, but there is no toml file in {app / EXPERIMENTS}.")
-    plans = [FederatedRun(path.stem, read(path), federation) for path in found]
-    for path, plan in zip(found, plans, strict=True):
+    plans = [FederatedRun(path.stem, read(path), federation) for path in paths]
+    for path, plan in zip(paths, plans, strict=True):
         privacy = plan.experiment.privacy
         if privacy.noise_multiplier and privacy.noise_seed != "secret":
             raise InputError(
                 f"The [privacy] of {path} must have noise_seed = 'secret' in a federation, but it is "
-                f"'{privacy.noise_seed}': every node has this file, and could subtract noise that its seed tells."
+                f"'{privacy.noise_seed}': every node has this file, and could subtract noise that a seed determines."
             )
     return plans

@@ -1,4 +1,4 @@
-"""The registry of methods: adding one here is a file and a line; a user's own method needs neither."""
+"""The registry of methods. A built-in method is a file and a line here; your own is ``"module:Class"``."""
 
 from importlib.metadata import entry_points
 
@@ -43,11 +43,11 @@ METHODS: dict[str, type[Method]] = {
 
 
 def find_method(name: str) -> type[Method]:
-    """Find a method class: a built-in one by name, ``"module:Class"``, or an entry point ``fedbasis.methods``."""
-    found = resolve(name, METHODS, "fedbasis.methods", "method")
-    if not isinstance(found, type) or not issubclass(found, Method):
-        raise InputError(f"The method '{name}' must be a subclass of fedbasis.Method, but it is {found!r:.80}.")
-    return found
+    """Return a method class: a built-in one by name, ``"module:Class"``, or an entry point ``fedbasis.methods``."""
+    method = resolve(name, METHODS, "fedbasis.methods", "method")
+    if not isinstance(method, type) or not issubclass(method, Method):
+        raise InputError(f"The method '{name}' must be a subclass of fedbasis.Method, but it is {method!r:.80}.")
+    return method
 
 
 def known_methods() -> dict[str, type[Method]]:
@@ -57,6 +57,6 @@ def known_methods() -> dict[str, type[Method]]:
 
 
 def name_of(method: type[Method]) -> str:
-    """Return the name by which ``find_method`` finds a method class again."""
+    """Return the name of a method class for ``find_method``."""
     name = method.about.name
     return name if METHODS.get(name) is method else reference_of(method)

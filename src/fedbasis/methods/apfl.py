@@ -1,18 +1,19 @@
-"""APFL: a client's personal model is a mixture of a model of its own and the global one.
+"""APFL: a client's personal model is a mixture of its own model and the global one.
 
 Deng et al., "Adaptive Personalized Federated Learning", arXiv 2003.13461, 2020. With the mixture
-b = alpha_m v_m + (1 - alpha_m) w_m, client m makes on every batch (algorithm 1, all gradients at the step before)
+b = alpha_m v_m + (1 - alpha_m) w_m, client m takes on every batch the steps (algorithm 1, all gradients at the step
+before)
 
     w_m <- w_m - eta grad f(w_m),    v_m <- v_m - eta alpha_m grad f(b),
 
-sends w_m, which the server averages, and keeps v_m, whose start is the received model. If alpha is learned,
+sends w_m, which the server averages, and stores v_m, which starts as the received model. If alpha is learned,
 
     alpha_m <- alpha_m - rate <v_m - w_m, grad f(b)>, clipped to [0, 1].
 
-The recipe's momentum and weight decay act on w_m and v_m alike. A mixture is one network, so its normalization
-statistics are those of its own passes; they are kept with v_m. The authors' code starts from alpha = 0.5, does not
-learn it unless asked to, and then does so once a round; the equation, and this file, do so in every step.
-A new client trains v and mixes it with the global model, which stays as it is.
+The recipe's momentum and weight decay act on both w_m and v_m. A mixture is one network, so its normalization
+statistics are those of its own passes; they are stored with v_m. The authors' code starts from alpha = 0.5, does not
+learn it by default, and with that option learns it once a round; the equation, and this file, do so in every step.
+A new client trains v and mixes it with the global model, which is frozen.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,16 +34,16 @@ PERSONAL, MIXTURE = "personal", "mixture"
 
 
 class APFLConfig(MethodConfig):
-    """The mixture's share, and whether it is learned."""
+    """The weight of a client's own model in its mixture, and whether it is learned."""
 
-    alpha: float = Field(0.5, ge=0, le=1, description="share of the client's own model in its mixture, at first")
-    adaptive: bool = Field(False, description="learn alpha, client by client")
+    alpha: float = Field(0.5, ge=0, le=1, description="initial weight of the client's own model in its mixture")
+    adaptive: bool = Field(False, description="learn alpha for every client")
     alpha_rate: float | None = Field(None, gt=0, description="learning rate of alpha; unset: that of the models")
 
 
 @dataclass
 class Mixture:
-    """The mixture in a working model that holds its statistics, and the client's own parameters v behind it."""
+    """The mixture, in a working model with its statistics, and the client's own parameters v."""
 
     model: FlatModel
     recipe: Recipe
@@ -64,7 +65,7 @@ class Mixture:
             torch.lerp(weights, own, self.alpha, out=flat)
 
     def step(self, other: Sequence[Tensor]) -> None:
-        """Move v, and alpha if it is learned, by the mixture's gradient; ``other`` is what v was mixed with."""
+        """Update v, and alpha if it is learned, by the mixture's gradient; ``other`` is what v was mixed with."""
         slope = torch.zeros_like(self.alpha)
         for mine, gradient, own, weights in zip(self._gradients, self.model.gradients, self.own, other, strict=True):
             torch.mul(gradient, self.alpha, out=mine)
@@ -74,18 +75,18 @@ class Mixture:
         self.alpha = (self.alpha - self.alpha_rate * slope).clamp(0, 1)
 
     def tensors(self) -> Tensors:
-        """Copy v out to the CPU, with the mixture's statistics."""
+        """Return a copy of v on the CPU, with the mixture's statistics."""
         kinds = ([flat.to("cpu", copy=True) for flat in flats] for flats in (self.own, self.model.statistics))
         return self.model.layout.unflatten(*kinds)
 
 
 class APFLServing(Serving):
-    """What new clients are given, and how they predict."""
+    """What is published for new clients, and how they predict."""
 
     method: "APFL"
 
     def participant(self, server: State, state: State | None) -> Tensors:
-        """Mix the client's own model with the server's; the statistics are the mixture's, which v carries."""
+        """Mix the client's own model with the server's; the statistics are the mixture's, stored with v."""
         w, v = self.method.model(server), super().participant(server, state)
         share = self.method.config.alpha if state is None else float(state[MIXTURE]["alpha"])
         return {
@@ -94,7 +95,7 @@ class APFLServing(Serving):
 
 
 class APFL(FedAvg):
-    """The global model is the only state of the server; every client keeps a model and its share."""
+    """The server's state is the global model; a client's state is its own model and alpha."""
 
     about: ClassVar[About] = replace(
         FedAvg.about,
@@ -102,7 +103,7 @@ class APFL(FedAvg):
         title="APFL",
         paper="Deng et al. 2020",
         keeps="its own model and alpha",
-        new_client="a model of its own, trained within its mixture with the global one (apfl)",
+        new_client="its own model, trained within its mixture with the global one (apfl)",
     )
     serving_type: ClassVar[type[Serving]] = APFLServing
     ways: ClassVar[Ways] = Ways(own=("apfl",), default=("apfl",))
@@ -130,7 +131,7 @@ class APFL(FedAvg):
 
         def beside(_: FlatModel) -> None:
             personal.add(next(passes)[1])
-            mixture.step(model.weights)  # both gradients stand there, and w has not moved yet
+            mixture.step(model.weights)  # both gradients are computed, and w is not updated yet
 
         def after(_: int) -> None:
             mixture.mix(model.weights)
@@ -138,13 +139,13 @@ class APFL(FedAvg):
         generator = context.generator("batches")
         loss = local_sgd(model, data, recipe, generator, only=only, adjust=beside, on_step=after)
         numbers = {"loss": loss.value(), "examples": float(len(data)), "personal_loss": personal.value()}
-        keeps = {PERSONAL: mixture.tensors(), MIXTURE: {"alpha": mixture.alpha.cpu()}}
-        return Sent({MODEL: model.tensors()}, numbers), keeps
+        after_round = {PERSONAL: mixture.tensors(), MIXTURE: {"alpha": mixture.alpha.cpu()}}
+        return Sent({MODEL: model.tensors()}, numbers), after_round
 
     def adapt(
         self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
-        """Train v within its mixture with the global model; the mixture stands in ``context.model``."""
+        """Train v within its mixture with the global model; the mixture is in ``context.model``."""
         if way not in self.ways.own:
             raise KeyError(way)
         model, recipe = context.model, plan.recipe(self.task.recipe)

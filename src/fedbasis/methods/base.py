@@ -1,13 +1,13 @@
-"""The interface of a method. All state goes in and comes out; nothing is kept on the object but its settings.
+"""The interface of a method: six functions whose state is in their arguments and results.
 
-A method is six functions: ``init``, ``broadcast``, ``client_update``, ``aggregate``, ``model`` and ``adapt``. What
-leaves a client is in the signature (``Sent``), a new client sees the server's state and its own images and nothing
-else, and ``aggregate`` reads its updates from a stream, one at a time.
+The six functions are ``init``, ``broadcast``, ``client_update``, ``aggregate``, ``model`` and ``adapt``. The object has
+settings but no state. Everything that leaves a client is in a ``Sent``; a new client uses the server's state and its
+own images only; ``aggregate`` reads the updates from an iterator, one at a time.
 
-What others need to know of a method are small objects beside it: ``About`` (words for tables), ``Ways`` (how new
-clients can be personalized), ``Serving`` (what is published, how a personalized client predicts), ``Updates`` (how an
-update is measured and averaged, for clipping, robust means and privacy) and ``Insight`` (numbers and tables for logs
-and reports).
+Other parts of the package use small objects of a method: ``About`` (texts for tables), ``Ways`` (how new clients can be
+personalized), ``Serving`` (what is published, how a personalized client predicts), ``Updates`` (how an update is
+measured and averaged, for clipping, robust means and privacy) and ``Insight`` (numbers and tables for logs and
+reports).
 """
 
 from abc import ABC, abstractmethod
@@ -21,6 +21,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from fedbasis.methods.problems import problem_lines
 from fedbasis.methods.task import MethodConfig as MethodConfig  # noqa: PLC0414  (methods import these from here)
 from fedbasis.methods.task import Task as Task  # noqa: PLC0414
 from fedbasis.networks.models import NetworkSource
@@ -30,26 +31,34 @@ from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.packed import on_disk
 from fedbasis.tensors.params import State, Tensors, require_same
 from fedbasis.tensors.seeding import torch_generator
-from pflbed.errors import InputError
+from pflbed.errors import InputError, InputListError
 
 MODEL = "model"
 """The group of the one model that most methods send, average and start from."""
 CLOCK = "clock"
-"""The group of counters that a server needs for itself and no new client does."""
+"""The group of the server's counters, which are not published."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """Where and when a client works: the seed, the round, its name, and a working model that it may overwrite."""
+    """What a method's functions get of a client besides its data.
+
+    Args:
+        seed: The seed of the run.
+        client: The client's name.
+        model: A working model that may be overwritten.
+        round: The number of the round, from 0.
+        watch: Called after every local step, by methods that support it.
+    """
 
     seed: int
     client: str
     model: FlatModel
     round: int = 0
-    watch: Callable[..., None] | None = None  # called after every local step by methods that can be watched
+    watch: Callable[..., None] | None = None
 
     def generator(self, *purpose: str | int) -> torch.Generator:
-        """Make this client's generator for a purpose in this round."""
+        """Return this client's random generator for a purpose in this round."""
         return torch_generator(self.seed, "client", self.client, self.round, *purpose)
 
     def at(self, client: str, round: int = 0) -> "Context":
@@ -59,18 +68,18 @@ class Context:
 
 @dataclass(frozen=True)
 class Sent:
-    """What leaves a client: tensors, and a few numbers for the log (its loss, how many examples it trained on)."""
+    """A client's update: tensors, and a few numbers for the log (its loss, its number of images)."""
 
     tensors: State
     numbers: Mapping[str, float]
 
 
 Update = tuple[str, Sent]
-"""A client's name and what it sent."""
+"""A client's name and its update."""
 
 
 def spool_updates(updates: Iterable[Update]) -> list[Update]:
-    """Have all updates of a round at hand, on disk: for the rare round that must compare all of them."""
+    """Store all updates of a round on disk and return them, for rounds that must compare all of them."""
     heads: list[tuple[str, Mapping[str, float]]] = []
 
     def states() -> Iterator[State]:
@@ -78,36 +87,46 @@ def spool_updates(updates: Iterable[Update]) -> list[Update]:
             heads.append((client, sent.numbers))
             yield sent.tensors
 
-    shown = on_disk(states())
-    return [(client, Sent(state, numbers)) for (client, numbers), state in zip(heads, shown, strict=True)]
+    stored = on_disk(states())
+    return [(client, Sent(state, numbers)) for (client, numbers), state in zip(heads, stored, strict=True)]
 
 
 def clamped_updates(updates: Iterable[Update], averaging: Averaging, group: str = MODEL) -> Iterable[Update]:
-    """Where the server needs single models and does not trust them, bring them into the others' range."""
+    """With robust averaging, clamp every update's model to the range of the others; for servers that need each one."""
     if not averaging.robust:
         return updates
-    arrived = spool_updates(updates)
-    bounded = averaging.clamp_models([sent.tensors[group] for _, sent in arrived])
+    received = spool_updates(updates)
+    bounded = averaging.clamp_models([sent.tensors[group] for _, sent in received])
     return [
         (client, replace(sent, tensors={**sent.tensors, group: model}))
-        for (client, sent), model in zip(arrived, bounded, strict=True)
+        for (client, sent), model in zip(received, bounded, strict=True)
     ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptation:
-    """How a new client adapts: in how many epochs, at which rate, in batches of what size."""
+    """How a new client is personalized.
+
+    Args:
+        epochs: Epochs over its images.
+        rate: The learning rate.
+        decay: The weight decay.
+        momentum: The momentum of SGD.
+        batch: Images per batch.
+        prox: The strength of the proximal term towards the server's model, for ways that have one.
+        validate_every: Epochs between two evaluations on validation data, which can cost more than training.
+    """
 
     epochs: int = 20
     rate: float = 0.01
     decay: float = 1e-4
     momentum: float = 0.9
     batch: int = 16
-    prox: float = 1.0  # strength of the pull towards the server's model, where one is asked for
-    validate_every: int = 1  # epochs; scoring validation data can cost more than learning
+    prox: float = 1.0
+    validate_every: int = 1
 
     def recipe(self, base: Recipe) -> Recipe:
-        """Return the training recipe with these settings in place of those of training."""
+        """Return the training recipe with these settings."""
         return replace(
             base, epochs=self.epochs, rate=self.rate, decay=self.decay, momentum=self.momentum, batch=self.batch
         )
@@ -115,17 +134,25 @@ class Adaptation:
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What tables and pages print about a method."""
+    """Texts about a method, for tables and documentation.
+
+    Args:
+        name: Its name in a TOML file, short and in lower case.
+        title: Its name in tables.
+        paper: Authors and year.
+        sends: What a client sends in a round.
+        keeps: What the client state holds.
+        new_client: How a new client is personalized.
+        charts: Groups of numbers in the log that the report draws, with the label of their axis.
+    """
 
     name: str
-    """Short and in lower case, as it stands in a TOML file."""
     title: str
     paper: str = ""
     sends: str = "1 model"
     keeps: str = "nothing"
     new_client: str = "the server's model, as it is or fine-tuned"
     charts: Mapping[str, str] = field(default_factory=dict)
-    """Groups of numbers in the log that are worth a chart, and what its axis is called."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,58 +160,92 @@ class Ways:
     """How a new client can be personalized after a method."""
 
     own: tuple[str, ...] = ()
-    """Names of the method's own ways; ``adapt`` carries them out."""
+    """Names of the method's own ways, which ``adapt`` implements."""
     default: tuple[str, ...] = ("none", "lp", "ft")
-    """The ways that are evaluated unless the experiment says otherwise; the last one serves a client's folder."""
+    """The ways that are evaluated by default; ``fedbasis personalize`` uses the last one."""
     rate_free: tuple[str, ...] = ()
-    """Those of its own ways that do not depend on the learning rate, so that none has to be chosen."""
+    """Those of its own ways that do not depend on the learning rate, so that no rate is tuned."""
     head_only: tuple[str, ...] = ()
-    """Those of its own ways that train the classifier alone, from the server's model."""
+    """Those of its own ways that train only the classifier, from the server's model."""
     one_network: bool = True
-    """Whether a personalized client is one ordinary network; if not, predictions need what was learned besides it."""
+    """Whether a personalized client is one ordinary network; if not, predictions need other learned tensors too."""
     suffixes: Mapping[str, str] = field(default_factory=dict)
-    """What a table prints behind the method's title, where the way's own name would not explain it."""
+    """What tables print after the method's title for a way, instead of the way's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValueTable:
-    """A small table of numbers by which a method explains itself: rows by name, such as the blocks of a network."""
+    """A small table of numbers about a method's state: rows by name, such as the blocks of a network."""
 
     title: str
     columns: Sequence[str]
     rows: Mapping[str, Sequence[float]]
     shares: bool = False
-    """Whether a row's numbers are shares of one, which can be drawn as bars."""
+    """Whether the numbers of a row add up to one, so that they can be drawn as bars."""
 
 
 class Companion:
-    """A small object beside a method, made for one bound method."""
+    """The base of the helper objects of a bound method."""
 
     def __init__(self, method: Any) -> None:
         self.method = method
 
 
+def require_tensor(
+    tensors: Tensors, name: str, shape: Sequence[int | None], dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Return a named tensor of an expected type and shape; a side that is None may have any length."""
+    tensor = tensors.get(name)
+    fits = tensor is not None and tensor.dtype == dtype and tensor.ndim == len(shape)
+    if (
+        tensor is None
+        or not fits
+        or any(side not in (None, got) for side, got in zip(shape, tensor.shape, strict=True))
+    ):
+        got = "nothing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
+        wanted = tuple("any" if side is None else side for side in shape)
+        raise InputError(f"The tensor '{name}' must be {dtype} of shape {wanted}, but it is {got}.")
+    return tensor
+
+
+def require_labels(labels: Tensor, classes: int) -> None:
+    """Refuse labels that are no classes."""
+    if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        raise InputError(f"Labels must be from 0 to {classes - 1}, but they are not.")
+
+
 class Serving(Companion):
-    """What new clients are given, and how a personalized client predicts."""
+    """What is published for new clients, and how a personalized client predicts."""
 
     def published(self, server: State) -> State:
-        """Choose what new clients are served from; by default all of the state but its counters."""
+        """Return the part of the server's state that new clients get; by default all but the counters."""
         return {group: tensors for group, tensors in server.items() if group != CLOCK}
 
     def check(self, published: State) -> None:
-        """Refuse published tensors that do not fit the method's settings."""
+        """Raise an ``InputError`` if published tensors do not fit the method's settings."""
         require_same(self.method.model(published), self.method.task.layout.shapes, "The model that they hold")
 
-    def participant(self, server: State, state: State | None) -> Tensors:
-        """Return the model of a client that took part: the server's, with what is in the client's state in its place.
+    def check_learned(self, learned: Tensors) -> None:
+        """Refuse what a personal model's file holds besides a network, if the method cannot predict with it."""
+        if learned:
+            raise InputError(f"A personal model of {self.method.about.title} holds one network and nothing else.")
 
-        A client that was never sampled has no state yet and has the server's model.
+    def participant(self, server: State, state: State | None) -> Tensors:
+        """Return the model of a client that took part in training: the server's, with the client's own tensors.
+
+        A client that was never sampled has no state, and its model is the server's.
         """
         model: Tensors = self.method.model(server)
         return model if state is None else {**model, **state[self.method.state_group]}
 
     def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
-        """Predict with a personalized model and what was learned besides it; for most methods the model is all."""
+        """Return the class probabilities of images.
+
+        Args:
+            model: The personalized model.
+            learned: What ``adapt`` learned besides the model; most methods do not need it.
+            pixels: The images.
+        """
         return predict(model.module, pixels, self.method.task.recipe.preprocessing)
 
 
@@ -194,32 +255,32 @@ class Updates(Companion):
     averages: ClassVar[bool] = True
     """Whether the server averages anything that clients send."""
     needs_single_updates: ClassVar[str] = ""
-    """What the server does with single updates besides taking their mean; where noise is added to the mean, this cannot
-    be done, and the method is refused with these words. Empty: nothing."""
+    """What the server does with single updates besides averaging them; empty: nothing. A method that needs single
+    updates cannot be used with differential privacy, and the error quotes this text."""
 
     def require_clients(self, count: int) -> None:
-        """Refuse, before any work, a number of clients a round that the method cannot use."""
+        """Raise an ``InputError`` if the method needs more clients a round; called before training starts."""
 
     def reference(self, server: State, client: str, sent: State) -> State:
-        """Return what a client's tensors are measured from, group by group: their difference is its update.
+        """Return the tensors to subtract from what a client sent, group by group, to get its change.
 
-        By default that is what the client received; a group that has no counterpart is an update itself.
+        By default these are the tensors that the client received; a group without a counterpart is a change itself.
         """
         return {**server, **self.method.broadcast(server, client)}
 
     def as_averageable(self, server: State, sent: State) -> State:
-        """Write what one client sent as tensors whose mean over the clients is all that ``from_average`` needs."""
+        """Turn one client's tensors into tensors whose mean over the clients is all that ``from_average`` needs."""
         return sent
 
     def from_average(self, server: State, mean: State, seed: int) -> State:
-        """Make the server's next state from the mean of what clients sent: as if one client had sent it."""
+        """Return the server's next state from the mean of the clients' tensors, as if one client had sent it."""
         after: State = self.method.aggregate(
             server, [("the mean", Sent(mean, {"loss": float("nan"), "examples": 1.0}))], seed
         )
         return after
 
     def require_average(self) -> None:
-        """Refuse, before any work, a method or settings that need more than the clients' mean."""
+        """Raise an ``InputError`` if the method needs more than the clients' mean; called before training starts."""
         if self.needs_single_updates:
             raise InputError(
                 f"[privacy] protects what is averaged over the clients, but {self.method.about.title} needs more: "
@@ -228,35 +289,35 @@ class Updates(Companion):
 
 
 class Insight(Companion):
-    """Numbers and tables by which a method explains its state: for logs, ``inspect`` and reports."""
+    """Numbers and tables about a method's state, for logs, ``fedbasis inspect`` and reports."""
 
     def diagnostics(self, server: State) -> dict[str, Any]:
-        """Describe the server's state in a few numbers for the log."""
+        """Return a few numbers about the server's state for the log."""
         return {}
 
     def phase(self, server: State) -> str:
-        """Name the phase of training that the next round belongs to; empty if there is only one."""
+        """Return the phase of training that the next round belongs to; empty if there is only one."""
         return ""
 
     def ready(self, server: State) -> bool:
-        """Tell whether new clients can be served from this state as they will be at the end."""
+        """Return whether new clients can be personalized from this state as from the final one."""
         return True
 
     def describe(self, published: State) -> list[ValueTable]:
-        """Explain what is published."""
+        """Return tables about the published state."""
         return []
 
     def learned(self, learned: Tensors) -> dict[str, ValueTable]:
-        """Explain what a new client learned besides its model, by a short name for each table."""
+        """Return tables about what a new client learned besides its model, by a short name for each."""
         return {}
 
 
 class Method(ABC):
-    """One federated method: settings, a network, and six functions.
+    """A federated method: settings, a network, and six functions.
 
     Args:
         network: A built-in network's name, ``"module:factory"``, a factory, or an ``nn.Module`` instance.
-        **settings: The fields of the method's ``Config``; what is not given has its default.
+        **settings: Fields of the method's ``Config``; the others have their defaults.
 
     Example:
         >>> from fedbasis import FedBasis
@@ -271,7 +332,7 @@ class Method(ABC):
     updates_type: ClassVar[type[Updates]] = Updates
     insight_type: ClassVar[type[Insight]] = Insight
     state_group: ClassVar[str] = ""
-    """The group of a client's state that replaces the server's tensors in its own model; empty: none does."""
+    """The group of the client state whose tensors replace the server's in the client's own model; empty: none."""
 
     config: Any
     task: Task
@@ -281,34 +342,31 @@ class Method(ABC):
         try:
             self.config = self.Config(**settings)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the settings"
-            raise InputError(
-                f"The settings of {type(self).__name__} must be right, but '{where}': "
-                f"{first['msg'].removeprefix('Value error, ')} (settings: {', '.join(self.Config.model_fields)})."
+            raise InputListError(
+                f"The settings of {type(self).__name__}", problem_lines(error, (), self.Config)
             ) from error
 
     @classmethod
     def build(cls, config: MethodConfig | None, task: Task) -> Self:
-        """Make a method that can train, from checked settings and a task."""
+        """Return a method that can train, from validated settings and a task."""
         method = cls.__new__(cls)
         method.network, method.config, method.task = None, config, task
         method.setup()
         return method
 
     def bind(self, task: Task) -> Self:
-        """Return a copy of this method that can train."""
+        """Return a copy of this method that can train on a task."""
         bound = copy(self)
         bound.task = task
         bound.setup()
         return bound
 
     def setup(self) -> None:  # noqa: B027
-        """Check the settings against the task, and prepare what follows from both."""
+        """Check the settings against the task, and precompute what depends on both."""
 
     @cached_property
     def serving(self) -> Serving:
-        """What new clients are given, and how they predict."""
+        """What is published for new clients, and how they predict."""
         return self.serving_type(self)
 
     @cached_property
@@ -323,37 +381,61 @@ class Method(ABC):
 
     @abstractmethod
     def init(self, seed: int) -> State:
-        """Make the server's first state."""
+        """Return the server's initial state."""
 
     def broadcast(self, server: State, client: str) -> State:
-        """Choose what is sent to a client; by default all of it."""
+        """Return the part of the server's state that is sent to a client; by default all of it."""
         return server
 
     @abstractmethod
     def client_update(
         self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
-        """Train on one client; return what leaves it, and its state for its next round."""
+        """Train on one client.
+
+        Args:
+            received: What the server sent, from ``broadcast``.
+            state: The client state after the client's last round; None before its first.
+            data: The client's images.
+            context: The client's name, the round, the seed and a working model.
+
+        Returns:
+            The update, and the client state for the next round (None: no state).
+        """
 
     @abstractmethod
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Turn the clients' updates into the server's next state, with one update in memory at a time."""
+        """Return the server's next state.
+
+        Args:
+            server: The state before this round.
+            updates: ``(client, update)``, computed while they are read; do not collect them in memory.
+            seed: The seed of the run.
+        """
 
     @abstractmethod
     def model(self, server: State) -> Tensors:
-        """Return the ordinary model a new client starts from, before it has seen its data."""
+        """Return the model that a new client starts from."""
 
     def adapt(
         self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
-        """Personalize ``context.model`` for a new client in one of the method's own ways (``ways.own``).
+        """Personalize ``context.model`` for a new client in one of the method's own ways.
 
-        Yields ``(mean loss, what was learned besides the model)`` after every epoch.
+        Args:
+            way: One of ``ways.own``.
+            server: The published state.
+            data: The new client's images.
+            context: The client's name, the seed and the working model.
+            plan: Epochs, rate, batch size.
+
+        Yields:
+            ``(mean loss, what was learned besides the model)`` after every epoch.
         """
         raise KeyError(way)
 
     def mean(self, updates: Iterable[Update], group: str = MODEL) -> Tensors:
-        """Take the mean of one group of the clients' tensors in a stream, each weighted as the task says."""
+        """Return the mean of one group of the clients' tensors, weighted by ``task.weighting``, one at a time."""
         mean = self.task.averaging.mean()
         for client, sent in updates:
             mean.add(sent.tensors[group], self.task.weight(int(sent.numbers["examples"])), f"The update of {client}")

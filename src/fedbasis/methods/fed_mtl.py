@@ -1,4 +1,4 @@
-"""Fed-MTL: every client's model is a task of its own, and the server learns how the tasks are related.
+"""Fed-MTL: every client is a task with its own model, and the server learns how the tasks are related.
 
 Smith et al., "Federated Multi-Task Learning" (MOCHA), NeurIPS 2017, with the relations of Zhang & Yeung, "A Convex
 Formulation for Learning Task Relationships in Multi-Task Learning", UAI 2010. With the models as the columns of W,
@@ -46,7 +46,7 @@ def relations(products: Tensor, epsilon: float) -> Tensor:
 
 
 class FedMTL(ClientModels):
-    """The server holds the clients' models and Omega."""
+    """The server's state is the clients' models and Omega."""
 
     about: ClassVar[About] = About(
         name="fed-mtl",
@@ -61,7 +61,7 @@ class FedMTL(ClientModels):
     config: FedMTLConfig
 
     def broadcast(self, server: State, client: str) -> State:
-        """Send what the others say about this client's model, or the mean to a client that is new to the server."""
+        """Send the other clients' term of the penalty's gradient, or the mean in a client's first round."""
         order = clients(server)
         if client not in order:
             return {MODEL: server[MODEL]}
@@ -81,7 +81,7 @@ class FedMTL(ClientModels):
         return Sent({MODEL: trained}, {"loss": loss.value(), "examples": float(len(data))}), {MODEL: trained}
 
     def penalty(self, received: State, context: Context) -> Adjust:
-        """Make the gradient of the penalty with the other clients' models fixed."""
+        """Return a function that adds the gradient of the penalty, with the other clients' models fixed."""
         l1, l2 = self.config.l1, self.config.l2
         own = 2 * (l1 * float(received[RELATIONS]["own"]) + l2)
         entries = self.task.layout.select(True)
@@ -101,7 +101,7 @@ class FedMTL(ClientModels):
         return add
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Replace the models that arrived, then relate all models anew."""
+        """Replace the received models, then compute Omega from all models."""
         state = super().aggregate(server, updates, seed)
         omega = relations(gram(models(state), self.task.parameters), self.config.epsilon)
         return {**state, RELATIONS: {"omega": omega.float()}}
@@ -109,10 +109,10 @@ class FedMTL(ClientModels):
     def adapt(
         self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
-        """Train from the mean of all models with a pull towards it.
+        """Train from the mean of all models with a proximal term to it.
 
-        Nothing is known yet of a new task's relations, so all are taken as equal: with Omega = I - 1 1^T / M the
-        penalty is l1 sum_m ||w_m - mean||^2, of which this is the new task's term.
+        The relations of a new task are unknown, so all are assumed equal: with Omega = I - 1 1^T / M the penalty is
+        l1 sum_m ||w_m - mean||^2, and this is the new task's term of it.
         """
         context.model.load(self.model(server), "The server's model")
         towards, l2 = proximal(context.model, 2 * self.config.l1), self.config.l2

@@ -1,4 +1,4 @@
-"""FedAMP: the server makes every client a model of its own from the others', the more of those that are like its own.
+"""FedAMP: the server combines the clients' models for every client, with larger weights for models similar to its own.
 
 Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data", AAAI 2021. The objective is
 sum_m F_m(w_m) + lambda sum_{i<j} A(||w_i - w_j||^2) with A(x) = 1 - exp(-x / sigma). A round takes a gradient step on
@@ -7,8 +7,8 @@ the second sum at the server and a proximal step on the first at the clients:
     u_m = w_m + sum_{j != m} xi_mj (w_j - w_m),   xi_mj = alpha_k A'(||w_m - w_j||^2),   xi_mm = 1 - sum_j xi_mj
     w_m = argmin F_m(w) + lambda / (2 alpha_k) ||w - u_m||^2      (by SGD, from u_m or from the client's own model)
 
-The paper asks for alpha_k so small that no xi is negative; here it is lowered in a row in which a client would count
-for less in its own model than one among equals (1 / clients). ``cosine`` is the paper's heuristic for deep networks,
+The paper needs alpha_k so small that no xi is negative; here it is lowered in a row in which a client's weight in its
+own u_m would be less than 1 / clients. ``cosine`` is the paper's heuristic for deep networks,
 HeurFedAMP: xi_mj = (1 - xi_mm) softmax_j(sigma cos(w_m, w_j)) with xi_mm given. Distances and angles are those of the
 parameters; normalization statistics are combined with the same weights.
 """
@@ -29,10 +29,10 @@ SIGMA = {"distance": 1e6, "cosine": 25.0}
 
 
 class FedAMPConfig(MethodConfig):
-    """The paper's constants; sigma and alpha have the size of squared distances between whole networks."""
+    """The paper's constants; sigma and alpha are on the scale of squared distances between whole networks."""
 
     attention: Literal["distance", "cosine"] = Field("distance", description="FedAMP, or its heuristic HeurFedAMP")
-    lam: float = Field(1.0, ge=0, description="lambda, the strength of the pull towards u_m, which is lambda / alpha_k")
+    lam: float = Field(1.0, ge=0, description="lambda; the proximal term towards u_m has strength lambda / alpha_k")
     alpha: float = Field(1e4, gt=0, description="alpha_k, the server's step; xi_mj is at most alpha_k / sigma")
     alpha_decay: float = Field(1.0, gt=0, le=1, description="factor on alpha every 'decay_every' rounds")
     decay_every: int = Field(30, ge=1, description="rounds between two decays of alpha")
@@ -40,7 +40,7 @@ class FedAMPConfig(MethodConfig):
         None, gt=0, description="scale of the attention (of squared distances, or factor on cosines); unset: 1e6, or 25"
     )
     self_weight: float | None = Field(
-        None, ge=0, le=1, description="xi_mm of 'cosine': a client's share of its u_m; unset: 1 / clients"
+        None, ge=0, le=1, description="xi_mm of 'cosine': a client's weight in its u_m; unset: 1 / clients"
     )
     start: Literal["cloud", "own"] = Field("cloud", description="a client trains from u_m, or from its own model")
 
@@ -71,12 +71,12 @@ class FedAMPInsight(Insight):
     method: "FedAMP"
 
     def diagnostics(self, server: State) -> dict[str, Any]:
-        """Report how much a client counts in its own u_m: 1 is training alone, 1 / clients taking the mean."""
+        """Return a client's mean weight in its own u_m: 1 is local training, 1 / clients is the mean of all."""
         return {"self_weight": float(server[RELATIONS]["attention"].diagonal().mean())} if RELATIONS in server else {}
 
 
 class FedAMP(ClientModels):
-    """The server holds the clients' models and how much each attends to each."""
+    """The server's state is the clients' models and the attention between them."""
 
     about: ClassVar[About] = About(
         name="fedamp",
@@ -84,7 +84,7 @@ class FedAMP(ClientModels):
         paper="Huang et al. 2021",
         sends="1 model",
         keeps="its own model w_m",
-        new_client="the mean of all models, trained with a pull of lambda / alpha towards it (amp), or freely",
+        new_client="the mean of all models, trained with a proximal term to it (amp), or without (ft)",
     )
     insight_type: ClassVar[type[Insight]] = FedAMPInsight
     ways: ClassVar[Ways] = Ways(own=("amp",), default=("amp", "ft"))
@@ -100,7 +100,7 @@ class FedAMP(ClientModels):
         return self.config.alpha * self.config.alpha_decay ** (round // self.config.decay_every)
 
     def broadcast(self, server: State, client: str) -> State:
-        """Send u_m and alpha_k; u_m is the mean of all models for a client that is new to the server."""
+        """Send u_m and alpha_k; in a client's first round u_m is the mean of all models."""
         order, cloud = clients(server), server[MODEL]
         if client in order:  # its own weight multiplies w_m - w_m
             mine = models(server, [client])[0]
@@ -110,7 +110,7 @@ class FedAMP(ClientModels):
     def client_update(
         self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
-        """Train with the pull towards u_m and send the personal model."""
+        """Train with the proximal term towards u_m and send the personal model."""
         model, strength = context.model, self.config.lam / float(received[RELATIONS]["alpha"])
         model.load(received[MODEL])
         adjust = proximal(model, strength)
@@ -121,7 +121,7 @@ class FedAMP(ClientModels):
         return Sent({MODEL: trained}, {"loss": loss.value(), "examples": float(len(data))}), {MODEL: trained}
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Replace the models that arrived, then weigh them for the next round."""
+        """Replace the received models, then compute the attention for the next round."""
         state, done, config = super().aggregate(server, updates, seed), int(server[CLOCK]["round"]) + 1, self.config
         products = gram(models(state), self.task.parameters)
         sigma = config.sigma or SIGMA[config.attention]
@@ -132,6 +132,6 @@ class FedAMP(ClientModels):
     def adapt(
         self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
-        """Train from the mean of all models with the pull towards it: the server cannot attend to a model unseen."""
+        """Train from the mean of all models with a proximal term to it: the server has no attention for a new model."""
         context.model.load(self.model(server), "The server's model")
         yield from self.fit(data, context, plan, proximal(context.model, self.config.lam / self.config.alpha))

@@ -1,4 +1,4 @@
-"""FedAvg: every sampled client trains the global model on its own data; the server takes the mean.
+"""FedAvg: every sampled client trains the global model on its own data; the server averages the models.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
 """
@@ -12,7 +12,7 @@ from fedbasis.tensors.params import State, Tensors
 
 
 class FedAvg(Method):
-    """The global model is the only state."""
+    """The server's state is the global model; clients have no state."""
 
     about: ClassVar[About] = About(
         name="fedavg",
@@ -35,7 +35,7 @@ class FedAvg(Method):
         context: Context,
         only: tuple[int, int] | None = None,
     ) -> tuple[Sent, State | None]:
-        """Train the received model and send it back; ``only`` limits the training to some of its steps."""
+        """Train the received model and send it back; ``only`` is the range of steps to take (None: all)."""
         context.model.load(received[MODEL])
         adjust = self.adjust(received, state, context)
         loss = local_sgd(context.model, data, self.task.recipe, context.generator("batches"), only=only, adjust=adjust)
@@ -43,11 +43,11 @@ class FedAvg(Method):
         return Sent({MODEL: context.model.tensors()}, numbers), None
 
     def adjust(self, received: State, state: State | None, context: Context) -> Adjust | None:
-        """What a specialization adds to every gradient, once the model is loaded; here nothing."""
+        """Return what subclasses add to every gradient, called once the model is loaded; here nothing."""
         return None
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Take the mean of the clients' models."""
+        """Average the clients' models."""
         return {MODEL: self.mean(updates)}
 
     def model(self, server: State) -> Tensors:

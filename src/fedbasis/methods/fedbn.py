@@ -1,15 +1,15 @@
-"""FedBN: every client keeps its own normalization layers; everything else is averaged.
+"""FedBN: normalization layers are personal; everything else is averaged.
 
 Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization", ICLR 2021 (algorithm 1): all
 clients train the whole network by SGD; for every layer that is not a normalization layer the server takes the mean
 ``w <- 1/K sum_k w_k``, while scale, shift and running statistics of a normalization layer stay on the client.
 
-A new client has no normalization layers of its own, and from what the paper sends the server knows none but the initial
-ones. The FedBasis paper compares with new clients that start from the mean normalization layers and train only those.
-So ``share_normalization_for_new_clients`` sends them in a group of their own: the server averages it for new clients
-and never returns it to those who take part, whose training is the same with or without it. If it is off, exactly what
-the paper sends leaves a client, and a new one starts from the initial normalization layers.
-A network without normalization layers makes this FedAvg.
+A new client has no normalization layers of its own, and in the paper the server has only the initial ones. The FedBasis
+paper compares with new clients that start from the mean normalization layers and train only those. So
+``share_normalization_for_new_clients`` sends them in a separate group: the server averages it for new clients and never
+sends it to participating clients, whose training does not depend on it. If it is off, a client sends exactly what the
+paper says, and a new client starts from the initial normalization layers.
+With a network without normalization layers this is FedAvg.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,17 +31,17 @@ class FedBnConfig(MethodConfig):
     """What new clients start from."""
 
     share_normalization_for_new_clients: bool = Field(
-        True, description="also send the normalization layers, whose mean only new clients get; false: as in the paper"
+        True, description="also send the normalization layers; only new clients get their mean; false: as in the paper"
     )
 
 
 class FedBnServing(Serving):
-    """What new clients are given, and how they predict."""
+    """What is published for new clients."""
 
     method: "FedBn"
 
     def published(self, server: State) -> State:
-        """Put the two groups together: a new client has no use for the initial normalization layers."""
+        """Return one model with the mean normalization layers."""
         return {MODEL: self.method.model(server)}
 
 
@@ -52,7 +52,7 @@ class FedBn(Partial):
         name="fedbn",
         title="FedBN",
         paper="Li et al. 2021",
-        sends="1 model (its normalization layers apart, for new clients; without them if told so)",
+        sends="1 model (its normalization layers separately, for new clients; this can be turned off)",
         keeps="the normalization layers",
         new_client="the mean model; its normalization layers are trained (bn), the head (lp), or all (ft)",
     )
@@ -68,29 +68,29 @@ class FedBn(Partial):
 
     @property
     def shares(self) -> bool:
-        """Whether there are normalization layers and clients send them for new ones."""
+        """Whether there are normalization layers and clients send them for new clients."""
         return self.config.share_normalization_for_new_clients and bool(self.personal)
 
     def init(self, seed: int) -> State:
-        """Start from the initial model; its normalization layers are also the first ones for new clients."""
+        """Start from the initial model; its normalization layers are also the initial ones for new clients."""
         state = super().init(seed)
         return {**state, NORMALIZATION: only(state[MODEL], self.personal)} if self.shares else state
 
     def broadcast(self, server: State, client: str) -> State:
-        """Nobody who takes part gets the mean normalization layers."""
+        """Send the model without the mean normalization layers."""
         return {MODEL: server[MODEL]}
 
     def client_update(
         self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
-        """Train everything; keep the normalization layers, of which the server gets a copy for new clients."""
+        """Train everything; store the normalization layers, and send a copy of them for new clients."""
         sent, own = super().client_update(received, state, data, context)
         if self.shares and own is not None:
             sent = replace(sent, tensors={**sent.tensors, NORMALIZATION: own[PERSONAL]})
         return sent, own
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Take the mean of the other layers, and apart from it that of the normalization layers."""
+        """Average the normalization layers and the other layers, in separate groups."""
         if not self.shares:
             return super().aggregate(server, updates, seed)
         mean = self.mean(_joined(updates))
@@ -103,6 +103,6 @@ class FedBn(Partial):
 
 
 def _joined(updates: Iterable[Update]) -> Iterator[tuple[str, Sent]]:
-    """Put the two groups of every update together, so that one pass over the stream averages both."""
+    """Merge the two groups of every update, so that both are averaged in one pass."""
     for client, sent in updates:
         yield client, replace(sent, tensors={MODEL: {**sent.tensors[MODEL], **sent.tensors[NORMALIZATION]}})

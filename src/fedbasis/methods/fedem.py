@@ -1,11 +1,11 @@
-"""FedEM: K shared components; every client's data are a mixture of them with the client's own weights.
+"""FedEM: K shared component models; a client's predictor is their mixture with the client's own weights.
 
 Marfoq et al., "Federated Multi-Task Learning under a Mixture of Distributions", NeurIPS 2021; Algorithm 1. With
 l_k(i) the loss of client m's example i under component k, a round at client m is
     E step:  q_i(k) = pi_mk exp(-l_k(i)) / sum_j pi_mj exp(-l_j(i))
     M step:  pi_mk = mean_i q_i(k);   theta_k is trained on the weighted loss  mean_i q_i(k) l_k(i)
 and the server averages each theta_k over the clients, by their examples (or uniformly, as the task says). A client
-predicts sum_k pi_mk softmax(h_k(x)). A new client keeps the components as they are and repeats both steps for pi.
+predicts sum_k pi_mk softmax(h_k(x)). A new client repeats both steps for pi, with the components frozen.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,31 +16,46 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedbasis.methods.base import About, Adaptation, Context, MethodConfig, Sent, Serving, Update, Ways
+from fedbasis.methods.base import About, Adaptation, Context, MethodConfig, Sent, Serving, Update, Ways, require_tensor
 from fedbasis.methods.shared.multi_model import MultiModel
 from fedbasis.networks.train import Examples, Objective, local_sgd
 from fedbasis.tensors.flat import FlatModel
-from fedbasis.tensors.params import State, Tensors
+from fedbasis.tensors.params import State, Tensors, require_same
+from pflbed.errors import InputError
 
 MIXTURE = "mixture"
 
 
 class FedEMConfig(MethodConfig):
-    """How many components, and how they start."""
+    """The number of components and their initial models."""
 
     components: int = Field(3, ge=1, description="K, the number of components (the paper's M)")
     noise: float = Field(
-        0.1, gt=0, description="with pretrained weights: what is added to start apart, in each tensor's deviations"
+        0.1, gt=0, description="with pretrained weights: noise added to each initial model, in standard deviations"
     )
 
 
 class FedEMServing(Serving):
-    """What new clients are given, and how they predict."""
+    """How a personalized client predicts."""
 
     method: "FedEM"
 
+    def check_learned(self, learned: Tensors) -> None:
+        """Check the weights, and all components but the one in the model."""
+        pi = require_tensor(learned, "pi", (self.method.count,))
+        others: dict[str, Tensors] = {}
+        for name, tensor in learned.items():
+            if name != "pi":
+                number, _, inner = name.partition(":")
+                others.setdefault(number, {})[inner] = tensor
+        known = {str(k) for k in range(self.method.count)}
+        if not set(others) <= known or len(others) != self.method.count - 1 or float(pi.min()) < 0:
+            raise InputError(f"A mixture must hold {self.method.count} components and their weights, but it does not.")
+        for number, tensors in others.items():
+            require_same(tensors, self.method.task.layout.shapes, f"Component {number}")
+
     def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
-        """Mix the components' probabilities; after a generic way there is only the model."""
+        """Mix the components' probabilities; without mixture weights they are the model's."""
         if "pi" not in learned:
             return super().probabilities(model, learned, pixels)
         own = model.tensors()
@@ -54,7 +69,7 @@ class FedEMServing(Serving):
 
 
 class FedEM(MultiModel):
-    """The state is K components; a fitted client is all of them and their weights."""
+    """The server's state is K components; a personalized client is all of them and their weights."""
 
     about: ClassVar[About] = About(
         name="fedem",
@@ -76,7 +91,7 @@ class FedEM(MultiModel):
     config: FedEMConfig
 
     def init(self, seed: int) -> State:
-        """Draw K different components."""
+        """Initialize K different components."""
         return self.numbered(self.starts(seed, self.config.noise))
 
     def client_update(
@@ -87,7 +102,7 @@ class FedEM(MultiModel):
         context: Context,
         only: tuple[int, int] | None = None,
     ) -> tuple[Sent, State | None]:
-        """Share the examples out among the components, and train each on its part (over the same batches)."""
+        """Compute the responsibilities, and train each component on its weighted loss (over the same batches)."""
         components = self.models(received)
         pi = self._uniform() if state is None else state[MIXTURE]["pi"]
         q = responsibilities(self.losses(components, data, context), pi)
@@ -109,7 +124,7 @@ class FedEM(MultiModel):
         return Sent(self.numbered(trained), numbers), {MIXTURE: {"pi": q.mean(0).float()}}
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Take the mean of every component."""
+        """Average every component."""
         means = {group: self.task.averaging.mean() for group in server}
         for client, sent in updates:
             weight = self.task.weight(int(sent.numbers["examples"]))
@@ -118,13 +133,13 @@ class FedEM(MultiModel):
         return {group: mean.result() for group, mean in means.items()}
 
     def model(self, server: State) -> Tensors:
-        """Return the first component: one is as good as another, and the mean of separate networks would be none."""
+        """Return the first component: a mean of independent networks would not be a useful model."""
         return self.models(server)[0]
 
     def adapt(
         self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
-        """Take EM steps for pi; the component with the most weight stands in the model, the others in ``learned``."""
+        """Take EM steps for pi; the component with the most weight is in the model, the others are in ``learned``."""
         components = self.models(server)
         losses, pi = self.losses(components, data, context), self._uniform()
         for _ in range(plan.epochs):
@@ -145,12 +160,12 @@ class FedEM(MultiModel):
 
 
 def responsibilities(losses: Tensor, pi: Tensor) -> Tensor:
-    """The E step: the share of every component in every example [examples, components]."""
+    """The E step: return the responsibility of every component for every example [examples, components]."""
     return torch.softmax(pi.to(losses.dtype).log() - losses, dim=1)
 
 
 def weighted(shares: Tensor) -> Objective:
-    """Make the mean cross entropy in which every example counts by its share."""
+    """Return the mean cross entropy with one weight per example."""
 
     def objective(logits: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
         return (shares[rows.to(shares.device)] * cross_entropy(logits, labels, reduction="none")).mean()

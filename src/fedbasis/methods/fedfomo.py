@@ -1,15 +1,15 @@
-"""FedFomo: a client downloads a few others' models and moves towards those that are better on its own images.
+"""FedFomo: a client downloads a few other clients' models and moves towards those that are better on its own images.
 
 Zhang et al., "Personalized Federated Learning with First Order Model Optimization", ICLR 2021. On a fifth of its
-images, which it never trains on, a client compares the models theta_n it has (its own after its last training among
-them) with theta_prev, its model before that training:
+images, which are held out from training, a client compares the models theta_n it has (including its own after its last
+training) with theta_prev, its model before that training:
 
     w_n = (L(theta_prev) - L(theta_n)) / ||theta_n - theta_prev||
     theta = theta_prev + sum_n w+_n (theta_n - theta_prev),   w+ = max(w, 0) / sum max(w, 0),
 
 trains theta, and sends it with the w_n of its downloads. The server adds these to the client's affinities, p_m += w,
-and sends it next time the models with the highest, each with probability epsilon a random one instead. Distances are
-those of the parameters; normalization statistics are combined with the same weights.
+and sends it next time the models with the highest affinities, each replaced by a random one with probability epsilon.
+Distances are those of the parameters; normalization statistics are combined with the same weights.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,24 +33,24 @@ PREVIOUS = "previous"
 class FedFomoConfig(MethodConfig):
     """How many models a client downloads, and how they are chosen."""
 
-    models: int = Field(4, ge=1, description="others' models a client downloads a round; its own makes the paper's 5")
+    models: int = Field(4, ge=1, description="models a client downloads a round; with its own this is the paper's 5")
     epsilon: float = Field(0.3, ge=0, le=1, description="probability that a download is a random model")
-    epsilon_decay: float = Field(0.05, ge=0, description="by how much epsilon falls every round")
+    epsilon_decay: float = Field(0.05, ge=0, description="decrease of epsilon every round")
     compare: Literal["previous", "own"] = Field("previous", description="theta_prev: before or after the last training")
 
 
 class FedFomoServing(Serving):
-    """What new clients are given, and how they predict."""
+    """What is published for new clients."""
 
     method: "FedFomo"
 
     def published(self, server: State) -> State:
-        """A new client needs the mean and the participants' models themselves."""
+        """Return the mean and the participating clients' models."""
         return {group: tensors for group, tensors in server.items() if group == MODEL or group.startswith(CLIENT)}
 
 
 class FedFomo(ClientModels):
-    """The server holds the clients' models and their affinities."""
+    """The server's state is the clients' models and their affinities."""
 
     about: ClassVar[About] = About(
         name="fedfomo",
@@ -58,7 +58,7 @@ class FedFomo(ClientModels):
         paper="Zhang et al. 2021",
         sends="1 model and one number for every model it downloaded",
         keeps="its model before and after its last training (2 models)",
-        new_client="the mean of all models, moved towards some participants' models, which it needs (fomo)",
+        new_client="the mean of all models, moved towards some participating clients' models (fomo)",
     )
     serving_type: ClassVar[type[Serving]] = FedFomoServing
     ways: ClassVar[Ways] = Ways(
@@ -70,16 +70,16 @@ class FedFomo(ClientModels):
     config: FedFomoConfig
 
     def init(self, seed: int) -> State:
-        """Start from the initial model; the seed decides later what is downloaded."""
+        """Start from the initial model; the seed draws the later downloads."""
         return {**super().init(seed), CLOCK: {"round": torch.tensor(0), "seed": torch.tensor(seed)}}
 
     def downloads(self, server: State, client: str) -> list[str]:
-        """Choose whose models a client gets: the highest affinities, ties at random, or sometimes any."""
+        """Choose whose models a client downloads: those of the highest affinities, ties at random, or random ones."""
         order, round = clients(server), int(server[CLOCK]["round"])
         generator = torch_generator(int(server[CLOCK]["seed"]), "downloads", client, round)
         shuffled = [order[i] for i in torch.randperm(len(order), generator=generator) if order[i] != client]
-        liking = server[RELATIONS][AFFINITY][order.index(client)].tolist() if client in order else [0.0] * len(order)
-        best = sorted(shuffled, key=lambda name: -liking[order.index(name)])
+        affinity = server[RELATIONS][AFFINITY][order.index(client)].tolist() if client in order else [0.0] * len(order)
+        best = sorted(shuffled, key=lambda name: -affinity[order.index(name)])
         explore = torch.rand(self.config.models, generator=generator, dtype=torch.float64)
         chosen: list[str] = []
         for chance in explore[: len(shuffled)]:
@@ -88,7 +88,7 @@ class FedFomo(ClientModels):
         return sorted(chosen)
 
     def broadcast(self, server: State, client: str) -> State:
-        """Send the chosen models, and the mean of all to a client that is new to the server."""
+        """Send the chosen models, and in a client's first round also the mean of all."""
         start = [] if CLIENT + client in server else [MODEL]
         return {group: server[group] for group in start + [CLIENT + name for name in self.downloads(server, client)]}
 
@@ -105,18 +105,18 @@ class FedFomo(ClientModels):
         for i, model in enumerate(table):
             distance = (torch.cat(self.task.layout.flatten(model)).double() - origin).norm()
             weights[i] = (before - self.loss(model, data, context)) / distance
-        return weights.nan_to_num(0.0, 0.0, 0.0)  # of the base itself, and of a model whose loss is no number
+        return weights.nan_to_num(0.0, 0.0, 0.0)  # for the base itself, and for a model whose loss is NaN
 
     @staticmethod
     def moved(base: Tensors, table: Sequence[Tensors], weights: Tensor) -> Tensors:
-        """Move the base towards the better models; where none is better it stays."""
+        """Return the base moved towards the better models; unchanged if none is better."""
         better = weights.clamp(min=0)
         return combination(table, better / better.sum().clamp(min=1e-300), base, base)
 
     def client_update(
         self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
-        """Weigh the downloads, move, train on the images not held out, and send the model and the weights."""
+        """Weight the downloads, move, train on the images not held out, and send the model and the weights."""
         held, rest = self.held_out(data, context)
         own, base = [], self.start(received, state, context)
         if state is not None and self.config.compare == "previous":
@@ -132,19 +132,19 @@ class FedFomo(ClientModels):
         return Sent(sent, {"loss": loss.value(), "examples": float(len(data))}), {MODEL: trained, **before}
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Replace the models that arrived and add their clients' weights to the affinities."""
-        told: list[tuple[str, str, float]] = []
+        """Replace the received models and add the received weights to the affinities."""
+        increments: list[tuple[str, str, float]] = []
 
-        def heard() -> Iterator[tuple[str, Sent]]:
+        def recorded() -> Iterator[tuple[str, Sent]]:
             for client, sent in updates:
                 weights = zip(self.downloads(server, client), sent.tensors[AFFINITY]["weights"].tolist(), strict=True)
-                told.extend((client, name, weight) for name, weight in weights)
+                increments.extend((client, name, weight) for name, weight in weights)
                 yield client, sent
 
-        state = super().aggregate(server, heard(), seed)
+        state = super().aggregate(server, recorded(), seed)
         known, order = server[RELATIONS][AFFINITY] if RELATIONS in server else torch.zeros(0, 0), clients(state)
         affinity = self.enlarged(known, clients(server), order)
-        for client, name, weight in told:
+        for client, name, weight in increments:
             affinity[order.index(client), order.index(name)] += weight
         clock = {**server[CLOCK], "round": server[CLOCK]["round"] + 1}
         return {**state, RELATIONS: {AFFINITY: affinity}, CLOCK: clock}
@@ -152,7 +152,7 @@ class FedFomo(ClientModels):
     def adapt(
         self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
-        """Move the mean of all models towards a few participants' models, drawn at random, by all its images."""
+        """Move the mean of all models towards a few randomly drawn models, weighted by the losses on all images."""
         order = clients(server)
         drawn = torch.randperm(len(order), generator=context.generator("downloads"))[: self.config.models]
         table, base = models(server, [order[i] for i in sorted(drawn.tolist())]), self.model(server)

@@ -1,9 +1,9 @@
-"""FedPer: the body is averaged, the head is every client's own; both are trained together.
+"""FedPer: the body is averaged, the head is personal; both are trained together.
 
 Arivazhagan et al., "Federated Learning with Personalization Layers", arXiv 1912.00818, 2019. With base layers ``w_B``
 and personalization layers ``w_P``, client ``j`` takes ``(w_B, w_Pj) <- (w_B, w_Pj) - eta grad F_j(w_B, w_Pj)`` over its
 local epochs; the server takes the mean of ``w_B``. The paper personalizes the classifier and up to three residual
-blocks below it; here the classifier alone, unless ``personal_blocks`` says otherwise.
+blocks below it; here only the classifier, unless ``personal_blocks`` is set.
 """
 
 from typing import ClassVar
@@ -18,7 +18,7 @@ class FedPerConfig(MethodConfig):
     """How much of the network is personal."""
 
     personal_blocks: int | None = Field(
-        None, ge=0, description="how many blocks, from the output back, are personal; unset: the classifier alone"
+        None, ge=0, description="number of personal blocks, counted from the output; unset: only the classifier"
     )
 
 

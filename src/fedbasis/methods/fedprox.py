@@ -1,11 +1,11 @@
-"""FedProx: FedAvg with a pull that keeps every client's model near the global one it started from.
+"""FedProx: FedAvg with a proximal term that keeps every client's model near the global one.
 
 Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020. Client m minimizes (equation 2)
 
     f_m(w) + mu / 2 ||w - w_t||^2,
 
-with w_t the received model; the server takes the mean. The pull acts on parameters, not on normalization statistics.
-The paper tunes mu over 0.001, 0.01, 0.1 and 1 and has no default; 0.01 is the usual one of these.
+with w_t the received model; the server averages the models. The proximal term acts on parameters, not on normalization
+statistics. The paper tunes mu over 0.001, 0.01, 0.1 and 1 and has no default; 0.01 is the usual choice.
 """
 
 from dataclasses import replace
@@ -20,13 +20,13 @@ from fedbasis.tensors.params import State
 
 
 class FedProxConfig(MethodConfig):
-    """One number."""
+    """The proximal term of local training."""
 
-    mu: float = Field(0.01, ge=0, description="strength of the pull towards the received model; 0 is FedAvg")
+    mu: float = Field(0.01, ge=0, description="strength of the proximal term towards the received model; 0 is FedAvg")
 
 
 class FedProx(FedAvg):
-    """The global model is the only state."""
+    """The server's state is the global model; clients have no state."""
 
     about: ClassVar[About] = replace(
         FedAvg.about,
@@ -38,5 +38,5 @@ class FedProx(FedAvg):
     config: FedProxConfig
 
     def adjust(self, received: State, state: State | None, context: Context) -> Adjust | None:
-        """Add the pull towards the received model, which has just been loaded."""
+        """Add the proximal term towards the received model, which is already loaded."""
         return proximal(context.model, self.config.mu)

@@ -7,9 +7,9 @@ and head ``h_i``, in every round
     ``phi_i <- phi_i - alpha grad_phi f_i(h_i, phi_i)`` for ``body_epochs`` epochs, ``h_i`` frozen,
 
 and the server takes the mean of ``phi_i``. While the head is fitted the body is frozen as a whole: its normalization
-uses the running statistics and leaves them as they are. The paper's image experiments take 10 epochs on the head and
-as many on the body as the methods it is compared with take on their whole model (1 for CIFAR, 5 for FEMNIST): so the
-body gets the recipe's epochs. A new client fits a head to the mean body, which is the linear probe (``lp``).
+uses the running statistics and does not change them. The paper's image experiments train the head for 10 epochs, and
+the body for as many as the compared methods train their whole model (1 for CIFAR, 5 for FEMNIST): so the body gets the
+recipe's epochs. A new client fits a head to the mean body, which is the linear probe (``lp``).
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ from fedbasis.networks.train import Examples, MeanLoss, local_sgd
 
 
 class FedRepConfig(MethodConfig):
-    """How long each of the two phases takes."""
+    """The epochs of the two phases."""
 
     head_epochs: int = Field(10, ge=1, description="epochs a round on the head, with the body frozen")
     body_epochs: int | None = Field(
@@ -52,7 +52,7 @@ class FedRep(Partial):
         return self.task.head
 
     def fit(self, data: Examples, context: Context) -> MeanLoss:
-        """Train the head, then the body; the loss is the body's, which comes last."""
+        """Train the head, then the body; the returned loss is the body's."""
         model, task, generator = context.model, self.task, context.generator("batches")
         first = replace(task.recipe, epochs=self.config.head_epochs)
         then = replace(task.recipe, epochs=self.config.body_epochs or task.recipe.epochs)

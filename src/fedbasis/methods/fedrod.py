@@ -1,4 +1,4 @@
-"""Fed-RoD: a generic model learned with a balanced loss, and on top of it a personal head learned with the plain one.
+"""Fed-RoD: a generic model trained with a balanced loss, and a personal head on top trained with the plain loss.
 
 Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Image Classification", ICLR 2022. With body
 ``f``, generic head ``h``, personal head ``p_m`` and ``N_mc`` images of class ``c`` at client ``m``:
@@ -7,8 +7,8 @@ Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Imag
     personal: minimize  CE( h(z) + p_m(z), y ),  z = f(x),  ``z`` and ``h(z)`` detached,  in ``p_m``; kept
     predict:  argmax_c  h_c(z) + p_mc(z)
 
-Both are trained in the same steps. The personal head is the linear one (the paper's other variant makes it by a
-hypernetwork): two linear heads add up to one, so a client's model is one ordinary network.
+Both are trained in the same steps. The personal head is linear (the paper's other variant generates it by a
+hypernetwork): the sum of two linear heads is a linear head, so a client's model is one ordinary network.
 """
 
 from collections.abc import Iterator
@@ -30,13 +30,13 @@ PERSONAL = "personal"
 
 
 class FedRoDConfig(MethodConfig):
-    """The balanced loss."""
+    """The balanced softmax of the generic model."""
 
     gamma: float = Field(1.0, ge=0, description="power of the class counts in the balanced softmax; 0: the plain loss")
 
 
 class FedRoD(FedAvg):
-    """The generic model is FedAvg's, with another loss; the personal head is kept."""
+    """The server's state is the generic model; a client's state is its personal head."""
 
     about: ClassVar[About] = About(
         name="fedrod",
@@ -110,7 +110,7 @@ class FedRoD(FedAvg):
 
 
 class _Head:
-    """A personal head beside a network's classifier: same shapes and names, zero unless given, its own SGD."""
+    """A personal head in addition to a network's classifier: same shapes and names, zero by default, its own SGD."""
 
     def __init__(self, module: nn.Module, task: Task, recipe: Recipe, tensors: Tensors) -> None:
         self.prefix, self.classifier = task.classifier, module.get_submodule(task.classifier)
@@ -124,7 +124,7 @@ class _Head:
         return F.linear(features, self.own["weight"], self.own.get("bias"))
 
     def merge(self) -> None:
-        """Make the network's classifier the sum of the head it had at first and the personal one."""
+        """Set the network's classifier to the sum of the generic and the personal head."""
         with torch.no_grad():
             for name, parameter in self.classifier.named_parameters():
                 parameter.copy_(self.generic[name] + self.own[name])

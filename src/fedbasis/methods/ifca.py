@@ -3,7 +3,7 @@
 Ghosh et al., "An Efficient Framework for Clustered Federated Learning", NeurIPS 2020; Algorithm 1, option II (model
 averaging). In every round a client i receives theta_1..theta_k,
     chooses j_i = argmin_j F_i(theta_j),   trains theta_{j_i} to theta'_i,   sends theta'_i and j_i,
-and theta_j becomes the mean of theta'_i over the clients with j_i = j; one that nobody chose stays as it is.
+and theta_j becomes the mean of theta'_i over the clients with j_i = j; a model that no client chose is unchanged.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,22 +22,22 @@ CHOICE, USAGE = "choice", "usage"
 
 
 class IFCAConfig(MethodConfig):
-    """How many clusters, and how they start."""
+    """The number of clusters and their initial models."""
 
     clusters: int = Field(4, ge=1, description="k, the number of clusters")
     noise: float = Field(
-        0.1, gt=0, description="with pretrained weights: what is added to start apart, in each tensor's deviations"
+        0.1, gt=0, description="with pretrained weights: noise added to each initial model, in standard deviations"
     )
 
 
 class IFCAUpdates(Updates):
     """How an update is measured and averaged."""
 
-    needs_single_updates: ClassVar[str] = "every client says to which cluster its model belongs"
+    needs_single_updates: ClassVar[str] = "every client sends the cluster that its model belongs to"
     method: "IFCA"
 
     def reference(self, server: State, client: str, sent: State) -> State:
-        """A client's model is measured from that of the cluster it chose."""
+        """Return the model of the cluster that the client chose."""
         return {MODEL: self.method.models(server)[int(sent[CHOICE]["cluster"]) % self.method.count]}
 
 
@@ -47,12 +47,12 @@ class IFCAInsight(Insight):
     method: "IFCA"
 
     def diagnostics(self, server: State) -> dict[str, Any]:
-        """Report who chose what."""
+        """Return the share of the last round's clients that chose each cluster."""
         return {"usage": [round(share, 4) for share in server[USAGE]["share"].tolist()]}
 
 
 class IFCA(MultiModel):
-    """The state is k models, and which share of the last round's clients chose each."""
+    """The server's state is k models, and the share of the last round's clients that chose each."""
 
     about: ClassVar[About] = About(
         name="ifca",
@@ -74,7 +74,7 @@ class IFCA(MultiModel):
     config: IFCAConfig
 
     def init(self, seed: int) -> State:
-        """Draw k different models."""
+        """Initialize k different models."""
         usage = {"share": torch.full((self.count,), 1 / self.count)}
         return {**self.numbered(self.starts(seed, self.config.noise)), USAGE: usage}
 
@@ -97,7 +97,7 @@ class IFCA(MultiModel):
         return Sent({**sent.tensors, CHOICE: {"cluster": torch.tensor(chosen)}}, sent.numbers), None
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Take every cluster's mean over the clients that chose it."""
+        """Average every cluster's model over the clients that chose it."""
         means = [self.task.averaging.mean() for _ in range(self.count)]
         usage, used = StreamingMean(), set()
         for client, sent in updates:
@@ -108,17 +108,17 @@ class IFCA(MultiModel):
             means[chosen].add(sent.tensors[MODEL], weight, f"The update of {client}")
             usage.add({"share": torch.eye(len(means))[chosen]}, weight)
             used.add(chosen)
-        shares = usage.result()  # refuses a round without updates
+        shares = usage.result()  # an error without updates
         old = self.models(server)
         models = [mean.result() if j in used else old[j] for j, mean in enumerate(means)]
         return {**self.numbered(models), USAGE: shares}
 
     def model(self, server: State) -> Tensors:
-        """Return the model that the most clients chose last: a mean of separately drawn networks would be none."""
+        """Return the model that most clients chose last: a mean of independent networks would not be a useful model."""
         return self.models(server)[int(server[USAGE]["share"].argmax())]
 
     def adapt(
         self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
-        """Take the model with the lowest loss, as a client does in training."""
+        """Choose the model with the lowest loss, as in training."""
         yield from self.serve_lowest(self.models(server), data, context)

@@ -1,11 +1,11 @@
-"""k-means-k: FedAvg, and the k centroids of the last round's local models to choose a personal model from.
+"""k-means-k: FedAvg, and the k centroids of the last round's local models, from which a client chooses its model.
 
 A baseline of Chen et al., "Federated Learning of Shareable Bases for Personalization-Friendly Image Classification",
 AAAI 2024 (appendix, "Other baselines"): fine-tuned models theta_m are clustered by their parameters into k = 4 models,
     min over clusters C_k of sum_k sum_{m in C_k} w_m ||theta_m - c_k||^2,   c_k the (weighted) mean of its clients,
-and a client uses the centroid it was assigned to. A new client has no theta_m, so it takes the centroid with the lowest
-loss on its own data. k-means needs distances only: it runs on coordinates made from the models' Gram matrix, as many as
-there are models, in which all distances are those of the parameters.
+and a client uses the centroid it was assigned to. A new client has no theta_m, so it uses the centroid with the lowest
+loss on its own data. k-means needs distances only: it runs on coordinates computed from the models' Gram matrix, as
+many as there are models, in which all distances are those of the parameters.
 """
 
 import warnings
@@ -26,7 +26,7 @@ from pflbed.errors import InputError
 
 
 class KMeansConfig(MethodConfig):
-    """How many models the local ones are summed up in."""
+    """The number of centroids."""
 
     centroids: int = Field(4, ge=1, description="k, the number of centroids")
 
@@ -37,7 +37,7 @@ class KMeansKUpdates(LastRoundSummaryUpdates):
     method: "KMeansK"
 
     def require_clients(self, count: int) -> None:
-        """The last round must bring at least as many models as there are centroids to make of them."""
+        """Raise an ``InputError`` if the last round has fewer models than centroids."""
         if count < self.method.config.centroids:
             raise InputError(
                 f"{self.method.config.centroids} centroids need at least as many clients a round, but there are "
@@ -46,7 +46,7 @@ class KMeansKUpdates(LastRoundSummaryUpdates):
 
 
 class KMeansK(LastRoundSummary):
-    """The state is FedAvg's model, and after the last round the centroids besides."""
+    """The server's state is FedAvg's model, and after the last round also the centroids."""
 
     about: ClassVar[About] = replace(
         LastRoundSummary.about,
@@ -67,7 +67,7 @@ class KMeansK(LastRoundSummary):
     config: KMeansConfig
 
     def summary(self, mean: Tensors, models: Sequence[Tensors], weights: Tensor, seed: int) -> list[Tensors]:
-        """Take every cluster's mean, statistics included; a cluster without models is the mean of all."""
+        """Return every cluster's mean, statistics included; for an empty cluster the mean of all models."""
         labels = self._cluster(self.gram(models, weights), weights, seed)
         means = [self.task.averaging.mean() for _ in range(self.count)]
         for label, model, weight in zip(labels, models, weights.tolist(), strict=True):
@@ -90,5 +90,5 @@ class KMeansK(LastRoundSummary):
     def adapt(
         self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
-        """Take the centroid with the lowest loss; before the last round there is only the mean."""
+        """Choose the centroid with the lowest loss; before the last round there is only the mean."""
         yield from self.serve_lowest(self.found(server) or [server[MODEL]], data, context)

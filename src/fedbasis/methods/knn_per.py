@@ -1,14 +1,14 @@
-"""kNN-Per: FedAvg's model, mixed at every client with the nearest neighbours among the client's own images.
+"""kNN-Per: FedAvg's predictions, mixed on every client with those of a kNN classifier on the client's own images.
 
 Marfoq et al., "Personalized Federated Learning through Local Memorization", ICML 2022. Training is FedAvg. A client
-then stores the features (what enters the classifier) and the labels of its images, and predicts
+then stores the features (the inputs of the classifier) and the labels of its images, and predicts
 
     p(y | x) = lam * p_knn(y | x) + (1 - lam) * p_global(y | x),
     p_knn(y | x) proportional to the sum over the k nearest stored images i of exp(-d_i) 1[y_i = y],
 
 where d_i is the Euclidean distance of the features divided by ``scale``. ``lam = "tuned"`` chooses lam by leave-one-out
-on the client's own images: each is predicted from the others and from the global model, which never saw any of them,
-so no further data are needed.
+on the client's own images: each is predicted from the others and from the global model, which was not trained on any of
+them, so no further data are needed.
 """
 
 from collections.abc import Iterator
@@ -19,46 +19,65 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from fedbasis.methods.base import About, Adaptation, Context, MethodConfig, Serving, Ways
+from fedbasis.methods.base import (
+    About,
+    Adaptation,
+    Context,
+    MethodConfig,
+    Serving,
+    Ways,
+    require_labels,
+    require_tensor,
+)
 from fedbasis.methods.fedavg import FedAvg
 from fedbasis.networks.classifier import probabilities_and_features
 from fedbasis.networks.train import Examples
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors
+from pflbed.errors import InputError
 
 GRID = [step / 10 for step in range(11)]
-"""The weights of the neighbours among which a client chooses."""
+"""The values of lam among which a client chooses."""
 
 
 class KNNPerConfig(MethodConfig):
     """The neighbours and their weight; the defaults are the paper's."""
 
-    k: int = Field(10, ge=1, description="how many neighbours vote; all that there are if there are fewer")
+    k: int = Field(10, ge=1, description="number of nearest neighbours; all images if there are fewer")
     lam: float | Literal["tuned"] = Field(0.5, description="weight of the neighbours, 0 to 1, or chosen by each client")
-    scale: float = Field(1.0, gt=0, description="what distances are divided by before their exponential is taken")
+    scale: float = Field(1.0, gt=0, description="divisor of the distances in the exponential")
 
     def model_post_init(self, context: object, /) -> None:
-        """Refuse a weight that is no share."""
+        """Check the weight."""
         if self.lam != "tuned" and not 0 <= self.lam <= 1:
-            raise ValueError("lam is a share from 0 to 1, or 'tuned'")
+            raise ValueError("lam must be a number from 0 to 1, or 'tuned'")
 
 
 class KNNPerServing(Serving):
-    """What new clients are given, and how they predict."""
+    """How a personalized client predicts."""
 
     method: "KNNPer"
 
+    def check_learned(self, learned: Tensors) -> None:
+        """Check the features, labels and weight of the neighbours."""
+        features = require_tensor(learned, "features", (None, None))
+        labels = require_tensor(learned, "labels", (len(features),), torch.int64)
+        require_labels(labels, self.method.task.network.classes)
+        share = float(require_tensor(learned, "lam", ()))
+        if not 0 <= share <= 1 or not len(features):
+            raise InputError("A datastore must hold images and a weight from 0 to 1, but it does not.")
+
     def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
-        """Mix the model's prediction with the neighbours'; after a generic way there is no datastore to ask."""
+        """Mix the model's prediction with the neighbours'; without a datastore it is the model's."""
         if "features" not in learned:
             return super().probabilities(model, learned, pixels)
-        chances, features = self.method.features(model, pixels)
+        probabilities, features = self.method.features(model, pixels)
         lam = float(learned["lam"])
-        return lam * self.method.vote(features, learned["features"], learned["labels"]) + (1 - lam) * chances
+        return lam * self.method.vote(features, learned["features"], learned["labels"]) + (1 - lam) * probabilities
 
 
 class KNNPer(FedAvg):
-    """FedAvg while training; a datastore of features at every client afterwards."""
+    """FedAvg in training; afterwards a datastore of features on every client."""
 
     about: ClassVar[About] = About(
         name="knn-per",
@@ -83,22 +102,23 @@ class KNNPer(FedAvg):
     ) -> Iterator[tuple[float, Tensors]]:
         """Store the client's features and labels; no gradient is taken and the model stays the global one."""
         context.model.load(self.model(server))
-        chances, features = self.features(context.model, data.pixels)
+        probabilities, features = self.features(context.model, data.pixels)
         labels = data.labels.cpu().long()
         votes = self.vote(features, features, labels, leave_one_out=True)
-        lam = best_share(votes, chances, labels) if self.config.lam == "tuned" else self.config.lam
-        true = (lam * votes + (1 - lam) * chances).gather(1, labels[:, None])
+        lam = best_share(votes, probabilities, labels) if self.config.lam == "tuned" else self.config.lam
+        true = (lam * votes + (1 - lam) * probabilities).gather(1, labels[:, None])
         loss = float(-true.clamp_min(1e-12).log().mean())
         yield loss, {"features": features, "labels": labels, "lam": torch.tensor(lam, dtype=torch.float32)}
 
     def features(self, model: FlatModel, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the model's class probabilities and the features they were made of."""
+        """Return the model's class probabilities and features."""
         return probabilities_and_features(model.module, self.task.classifier, pixels, self.task.recipe.preprocessing)
 
     def vote(self, queries: Tensor, features: Tensor, labels: Tensor, leave_one_out: bool = False) -> Tensor:
-        """Let the nearest neighbours vote; with ``leave_one_out`` the queries are the features and skip themselves.
+        """Return the neighbours' class probabilities [queries, classes].
 
-        An image that has no neighbour at all gets no votes.
+        With ``leave_one_out`` the queries are the features themselves, and an image is not its own neighbour. An image
+        without neighbours has zeros.
         """
         distances = torch.cdist(queries, features, compute_mode="donot_use_mm_for_euclid_dist")
         if leave_one_out:
@@ -108,11 +128,11 @@ class KNNPer(FedAvg):
         return torch.zeros(len(queries), self.task.network.classes).scatter_add_(1, labels[rows], weights)
 
 
-def best_share(votes: Tensor, chances: Tensor, labels: Tensor) -> float:
-    """Choose the weight of the votes that gets the most labels right; ties go to the likelier, then to the smaller."""
+def best_share(votes: Tensor, probabilities: Tensor, labels: Tensor) -> float:
+    """Return the weight with the highest accuracy; ties go to the highest likelihood, then to the smallest weight."""
 
     def score(lam: float) -> tuple[int, float]:
-        mixed = lam * votes + (1 - lam) * chances
+        mixed = lam * votes + (1 - lam) * probabilities
         likelihood = mixed.gather(1, labels[:, None]).clamp_min(1e-12).log().mean()
         return int((mixed.argmax(1) == labels).sum()), float(likelihood)
 

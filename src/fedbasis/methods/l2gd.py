@@ -1,4 +1,4 @@
-"""L2GD: every client has a model of its own and is pulled now and then towards the mean of all, at random times.
+"""L2GD: every client has its own model; local steps and steps towards the mean of all models alternate at random.
 
 Hanzely and Richtarik, "Federated Learning of a Mixture of Global and Local Models", 2020 (arXiv 2002.05516). The
 objective is ``mean_m f_m(x_m) + lambda / 2 mean_m ||x_m - xbar||^2``. In every iteration one coin, the same for all
@@ -13,8 +13,8 @@ A round is therefore one communication: a run of h >= 1 heads towards the xbar r
 ``1 - (1 - pull)^h``), then the run of t >= 1 tails up to the next heads, after which x_m is sent; the server takes the
 mean. h and t come from the coin of (seed, round), so rounds in a row are exactly the paper's iterations with minibatch
 gradients (before the first tails all x_m are equal and heads do nothing). A client that is not sampled misses the
-iterations of that round, and xbar is the mean of those that were. The pull takes running statistics along with their
-layers, as a mean does: with pull = 1 and the recipe's epochs the method is FedAvg, with pull = 0 local training.
+iterations of that round, and xbar is the mean of those that were. The aggregation step also moves running statistics,
+as a mean does: with pull = 1 and the recipe's epochs the method is FedAvg, with pull = 0 local training.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,16 +35,21 @@ PERSONAL = "personal"
 
 
 class L2GDConfig(MethodConfig):
-    """The effective sizes of the steps; the local rate is the recipe's."""
+    """The aggregation step and its probability; the learning rate of local steps is the recipe's."""
 
-    pull: float = Field(0.5, ge=0, le=1, description="alpha lambda / (M p), the part of the way to the mean at heads")
+    pull: float = Field(
+        0.5, ge=0, le=1, description="alpha lambda / (M p), the size of an aggregation step; 1 reaches the mean"
+    )
     probability: float | None = Field(
-        0.02, gt=0, lt=1, description="p of heads: 1/p local steps a round on average; null: the recipe's epochs"
+        0.02,
+        gt=0,
+        lt=1,
+        description="p of an aggregation step: 1/p local steps a round on average; null: the recipe's epochs",
     )
 
 
 class L2GD(Method):
-    """The state is the mean of the clients' models; each keeps its own."""
+    """The server's state is the mean of the clients' models; a client's state is its own model."""
 
     about: ClassVar[About] = About(
         name="l2gd",
@@ -52,7 +57,7 @@ class L2GD(Method):
         paper="Hanzely and Richtárik 2020",
         sends="1 model",
         keeps="its own model x_m",
-        new_client="from the mean, local steps and pulls back towards it in turn (l2gd)",
+        new_client="from the mean, local steps alternate with steps back towards it (l2gd)",
     )
     ways: ClassVar[Ways] = Ways(own=("l2gd",), default=("l2gd",))
     state_group: ClassVar[str] = PERSONAL
@@ -60,13 +65,13 @@ class L2GD(Method):
     config: L2GDConfig
 
     def init(self, seed: int) -> State:
-        """Start from the initial model, which is every client's."""
+        """Start from the initial model, for all clients."""
         return {MODEL: self.task.initial(seed)}
 
     def client_update(
         self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
-        """Continue with one's own model: the round's heads, then its tails."""
+        """Train the client's own model: the round's heads, then its tails."""
         model, recipe = context.model, self.task.recipe
         model.load(received[MODEL] if state is None else state[PERSONAL])
         epoch = _steps(data, recipe.batch)
@@ -78,7 +83,7 @@ class L2GD(Method):
         return Sent({MODEL: own}, {"loss": loss.value(), "examples": float(len(data))}), {PERSONAL: own}
 
     def run(self, seed: int, round: int, epoch: int) -> tuple[int, int]:
-        """Flip a round's coins: how many heads it opens with, how many tails follow; ``epoch`` is steps an epoch."""
+        """Draw a round's numbers of heads and of tails; ``epoch`` is the number of steps an epoch."""
         if self.config.probability is None:
             return 1, self.task.recipe.epochs * epoch
         generator, heads, tails = torch_generator(seed, "coin", round), 1, 1
@@ -89,7 +94,7 @@ class L2GD(Method):
         return heads, tails
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Take the mean of the clients' models."""
+        """Average the clients' models."""
         return {MODEL: self.mean(updates)}
 
     def model(self, server: State) -> Tensors:
@@ -99,7 +104,7 @@ class L2GD(Method):
     def adapt(
         self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
-        """Live through rounds 0, 1, 2, ... with a mean that stays; the momentum runs on through the pulls."""
+        """Simulate rounds 0, 1, 2, ... with a fixed mean; the momentum is not reset by aggregation steps."""
         model, mean = context.model, self.model(server)
         model.load(mean, "The server's model")
         recipe, epoch = plan.recipe(self.task.recipe), _steps(data, plan.batch)
@@ -108,7 +113,7 @@ class L2GD(Method):
             round, (_, ends) = 0, self.run(context.seed, 0, epoch)
             for number, step in enumerate(sgd_steps(model, data, recipe, context.generator("adapt")), start=1):
                 yield step
-                if number == ends and number < plan.epochs * epoch:  # served as it would send: after tails
+                if number == ends and number < plan.epochs * epoch:  # the last iteration is a local step
                     round += 1
                     heads, tails = self.run(context.seed, round, epoch)
                     self._pull(model, mean, heads)
@@ -125,5 +130,5 @@ class L2GD(Method):
 
 
 def _steps(data: Examples, batch: int) -> int:
-    """Count the batches of an epoch."""
+    """Return the number of batches of an epoch."""
     return len(batches(len(data), batch, torch.Generator()))

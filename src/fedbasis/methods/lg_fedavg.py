@@ -1,12 +1,12 @@
-"""LG-FedAvg: every client learns its own representation (the lower layers); the layers above it are averaged.
+"""LG-FedAvg: every client learns its own representation (the lower layers); the upper layers are averaged.
 
 Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global Representations", NeurIPS 2019
 Workshop on Federated Learning, arXiv 2001.01523 (2020). With ``l_m`` the local and ``g`` the global layers, a client
-takes SGD steps on both, ``(l_m, g) <- (l_m, g) - eta grad CE(g(l_m(x)), y)``; the server takes the mean of ``g``.
+takes SGD steps on both, ``(l_m, g) <- (l_m, g) - eta grad CE(g(l_m(x)), y)``; the server averages ``g``.
 
-The paper splits each network by hand (three of five layers are global for MNIST) and so leaves the place of the cut
-open; here all blocks but the last stay local unless ``local_blocks`` says otherwise. The paper starts from a model that
-FedAvg has trained: give that one as pretrained weights.
+The paper splits each network by hand (three of five layers are global for MNIST) and has no general rule; here all
+blocks but the last are local unless ``local_blocks`` is set. The paper starts from a model that FedAvg has trained: use
+it as pretrained weights.
 """
 
 from typing import ClassVar
@@ -18,10 +18,10 @@ from fedbasis.methods.shared.partial import Partial
 
 
 class LgFedAvgConfig(MethodConfig):
-    """Where the network is cut."""
+    """Which blocks are local."""
 
     local_blocks: int | None = Field(
-        None, ge=0, description="how many blocks, from the input on, stay local; unset: all but the last"
+        None, ge=0, description="number of local blocks, counted from the input; unset: all but the last"
     )
 
 

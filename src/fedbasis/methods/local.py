@@ -1,8 +1,8 @@
-"""Local: no federation. Every client trains a whole model of its own, and nothing leaves it.
+"""Local: no federation. Every client trains its own whole model and sends nothing.
 
-The lower end of every comparison: what a client reaches with its own data alone. In each round in which it is drawn
-a client trains its model further, so that it spends as much work as with any other method. The server's state is the
-initial model and never changes.
+The lower baseline: what a client reaches with its own data alone. In each round in which it is sampled a client trains
+its model further, so that it takes as many steps as with any other method. The server's state is the initial model and
+never changes.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class LocalUpdates(Updates):
 
 
 class Local(Method):
-    """The initial model is the server's only state."""
+    """The server's state is the initial model; a client's state is its own model."""
 
     about: ClassVar[About] = About(
         name="local",
@@ -43,13 +43,13 @@ class Local(Method):
     def client_update(
         self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
-        """Train the client's own model further; its first time it starts from the initial model."""
+        """Train the client's own model further; in its first round it starts from the initial model."""
         context.model.load((received if state is None else state)[MODEL])
         loss = local_sgd(context.model, data, self.task.recipe, context.generator("batches"))
         return Sent({}, {"loss": loss.value(), "examples": float(len(data))}), {MODEL: context.model.tensors()}
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Let every client train (the updates are made as they are read) and learn nothing from it."""
+        """Read all updates, so that every client trains (updates are computed as they are read), and ignore them."""
         for _ in updates:
             pass
         return server

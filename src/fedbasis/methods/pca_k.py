@@ -1,13 +1,13 @@
-"""PCA-k: FedAvg, and the k principal components of the last round's local models to rebuild personal models from.
+"""PCA-k: FedAvg, and the k principal components of the last round's local models, which span personal models.
 
 A baseline of Chen et al., "Federated Learning of Shareable Bases for Personalization-Friendly Image Classification",
 AAAI 2024 (appendix, "Other baselines"): fine-tuned models theta_m, vectorized, with mean t, are represented by the top
 k eigenvectors u_1..u_k of their covariance,
     theta_m ~ t + sum_k <u_k, theta_m - t> u_k.
-A new client does the same with itself: it fine-tunes t and projects the result onto the components. The eigenvectors
-come from the M x M Gram matrix of the deviations D (M clients, each weighted by its share w): with
-diag(w)^1/2 D D^T diag(w)^1/2 = V L V^T, component k is D^T diag(w)^1/2 v_k / l_k^1/2. A component holds zeros for
-normalization statistics, so those of every rebuilt model are the mean model's.
+A new client fine-tunes t and projects the result onto the components. The eigenvectors are computed from the M x M Gram
+matrix of the deviations D (M clients with weights w that add up to one): with
+diag(w)^1/2 D D^T diag(w)^1/2 = V L V^T, component k is D^T diag(w)^1/2 v_k / l_k^1/2. A component has zeros for
+normalization statistics, so those of every projected model are the mean model's.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,11 +26,11 @@ from fedbasis.tensors.params import State, Tensors
 from pflbed.errors import InputError
 
 NOISE = 1e-12
-"""Share of the largest eigenvalue below which one is rounding and its direction means nothing."""
+"""Eigenvalues below this share of the largest one are rounding errors and are dropped."""
 
 
 class PCAConfig(MethodConfig):
-    """How much is kept of the local models."""
+    """The number of principal components."""
 
     components: int = Field(4, ge=1, description="k, the number of principal components")
 
@@ -41,16 +41,16 @@ class PCAKUpdates(LastRoundSummaryUpdates):
     method: "PCAK"
 
     def require_clients(self, count: int) -> None:
-        """M models lie in a space of M - 1 dimensions around their mean."""
+        """Raise an ``InputError`` if there are too few clients: M models have M - 1 components around their mean."""
         if count <= self.method.config.components:
             raise InputError(
-                f"{self.method.config.components} components need more than as many clients a round, but there are "
+                f"{self.method.config.components} components need more clients than that a round, but there are "
                 f"{count}; lower 'components' or raise 'participation'."
             )
 
 
 class PCAK(LastRoundSummary):
-    """The state is FedAvg's model, and after the last round the components besides."""
+    """The server's state is FedAvg's model, and after the last round also the components."""
 
     about: ClassVar[About] = replace(
         LastRoundSummary.about,
@@ -67,7 +67,7 @@ class PCAK(LastRoundSummary):
     config: PCAConfig
 
     def summary(self, mean: Tensors, models: Sequence[Tensors], weights: Tensor, seed: int) -> list[Tensors]:
-        """Find the components, the largest first; those that the models do not have are zero."""
+        """Return the components, the largest first; missing ones are zero."""
         root = (weights / weights.sum()).sqrt()
         values, vectors = torch.linalg.eigh(root[:, None] * self.gram(models, weights) * root)
         mixing = torch.zeros(self.count, len(models), dtype=torch.float64)
@@ -84,7 +84,7 @@ class PCAK(LastRoundSummary):
     def adapt(
         self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
-        """Fine-tune the mean model; after every epoch show what is left of it in the components' span."""
+        """Fine-tune the mean model; after every epoch yield its projection onto the components."""
         model, device = context.model, context.model.weights[0].device
         model.load(server[MODEL])
         rows = [self.task.layout.flatten(component) for component in self.found(server)]
@@ -98,7 +98,7 @@ class PCAK(LastRoundSummary):
             tuned = _copy(model)
             c = project(model, start, span)
             yield loss, {"coefficients": c.cpu()}
-            if epoch < plan.epochs:  # the fine-tuning goes on where it was
+            if epoch < plan.epochs:  # continue from the model before the projection
                 _paste(model, tuned)
 
 

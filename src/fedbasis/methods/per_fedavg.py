@@ -1,4 +1,4 @@
-"""Per-FedAvg (FO): clients learn together a start from which one gradient step makes a good model of one's own.
+"""Per-FedAvg (FO): clients learn a common initial model from which one gradient step gives a good personal model.
 
 Fallah, Mokhtari and Ozdaglar, "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
 Meta-Learning Approach", NeurIPS 2020. The objective is ``mean_m f_m(w - a grad f_m(w))``; a local step is
@@ -6,9 +6,9 @@ Meta-Learning Approach", NeurIPS 2020. The objective is ``mean_m f_m(w - a grad 
     w' = w - a grad_D(w),    w <- w - rate (I - a Hessian_D''(w)) grad_D'(w')
 
 on three batches D, D' and D''. This file drops the Hessian (the paper's first-order variant); ``per_fedavg_hf`` has it.
-The recipe's SGD (momentum, decay) takes the outer steps. The batches of the recipe's epochs play D, D' (and D'') in
-turn, so an epoch still sees every image about once and makes half (a third) of FedAvg's steps. Of the passes only the
-one on D is made at ``w`` itself: it alone moves the normalization statistics, the others leave them as they were.
+The recipe's SGD (momentum, decay) takes the outer steps. The batches of the recipe's epochs are used as D, D' (and D'')
+in turn, so an epoch still uses every image about once and has half (a third) of FedAvg's steps. Only the pass on D is
+at ``w`` itself, and only this pass updates the normalization statistics.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,13 +29,13 @@ Batch = tuple[Tensor, Tensor]  # inputs and labels, where the model is
 
 
 class PerFedAvgConfig(MethodConfig):
-    """The step that a client is expected to take."""
+    """The inner step."""
 
-    inner_rate: float = Field(0.01, ge=0, description="a, the rate of the one step from w to the client's own model")
+    inner_rate: float = Field(0.01, ge=0, description="a, the learning rate of the inner step from w")
 
 
 class PerFedAvg(Method):
-    """The state is the common start."""
+    """The server's state is the common initial model."""
 
     about: ClassVar[About] = About(
         name="per-fedavg-fo",
@@ -43,7 +43,7 @@ class PerFedAvg(Method):
         paper="Fallah et al. 2020",
         sends="1 model",
         keeps="nothing",
-        new_client="all of the model fine-tuned (ft): it was trained to be a start for that",
+        new_client="all of the model fine-tuned (ft), which it was trained for",
     )
     ways: ClassVar[Ways] = Ways(default=("ft",))
     Config: ClassVar[type[MethodConfig]] = PerFedAvgConfig
@@ -57,7 +57,7 @@ class PerFedAvg(Method):
     def client_update(
         self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
-        """Descend along the meta-gradient; the logged loss is the one after the inner step."""
+        """Take SGD steps along the meta-gradient; the logged loss is the one after the inner step."""
         model, recipe, loss = context.model, self.task.recipe, MeanLoss()
         model.load(received[MODEL])
         rates, decays = ([value] * len(model.weights) for value in (recipe.rate, recipe.decay))
@@ -68,26 +68,26 @@ class PerFedAvg(Method):
         return Sent({MODEL: model.tensors()}, {"loss": loss.value(), "examples": float(len(data))}), None
 
     def meta_gradient(self, model: FlatModel, group: Sequence[Batch]) -> Tensor:
-        """Put ``grad_D'(w - a grad_D(w))`` into the model's gradients; return the loss on D' at that point."""
+        """Write ``grad_D'(w - a grad_D(w))`` to the model's gradients; return the loss on D' at that point."""
         gradient(model, group[0])
         return gradient_at(model, group[1], model.gradients, -self.config.inner_rate)
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Take the mean of the clients' models."""
+        """Average the clients' models."""
         return {MODEL: self.mean(updates)}
 
     def model(self, server: State) -> Tensors:
-        """Return the common start."""
+        """Return the common initial model."""
         return server[MODEL]
 
 
 def batch_groups(
     model: FlatModel, data: Examples, recipe: Recipe, generator: torch.Generator, size: int
 ) -> Iterator[list[Batch]]:
-    """Hand out the batches of the recipe's epochs ``size`` at a time.
+    """Yield the batches of the recipe's epochs in groups of ``size``.
 
-    A group may reach from one epoch into the next. A last group that is short is filled up with the first batches of
-    the last epoch, again and again if need be: a client of one batch and one epoch uses it for all roles.
+    A group may span two epochs. A short last group is filled up with the first batches of the last epoch, repeatedly if
+    needed: a client with one batch and one epoch uses it for all of D, D' and D''.
     """
     device, dtype = model.weights[0].device, model.weights[0].dtype
     epochs = [batches(len(data), recipe.batch, generator) for _ in range(recipe.epochs)]
@@ -101,9 +101,9 @@ def batch_groups(
 
 
 def gradient(model: FlatModel, batch: Batch) -> Tensor:
-    """Put the gradient of a batch's mean cross entropy into the model's gradients, in training mode; return the loss.
+    """Write the gradient of a batch's mean cross entropy to the model's gradients, in training mode; return the loss.
 
-    A batch of one image is normalized by the running statistics, as everywhere.
+    A batch of one image is normalized by the running statistics, as in all local training.
     """
     inputs, labels = batch
     model.module.train(len(labels) > 1)
@@ -114,12 +114,12 @@ def gradient(model: FlatModel, batch: Batch) -> Tensor:
 
 
 def gradient_at(model: FlatModel, batch: Batch, direction: Sequence[Tensor], length: float) -> Tensor:
-    """Do so at ``w + length * direction``; weights, statistics and counters end as they were."""
-    places = [*model.weights, *model.module.buffers()]
-    before = [place.clone() for place in places]
+    """Do the same at ``w + length * direction``, then restore weights, statistics and counters."""
+    tensors = [*model.weights, *model.module.buffers()]
+    before = [tensor.clone() for tensor in tensors]
     for flat, towards in zip(model.weights, direction, strict=True):
         flat.add_(towards, alpha=length)
     loss = gradient(model, batch)
-    for place, value in zip(places, before, strict=True):
-        place.copy_(value)
+    for tensor, value in zip(tensors, before, strict=True):
+        tensor.copy_(value)
     return loss

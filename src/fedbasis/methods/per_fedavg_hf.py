@@ -1,11 +1,11 @@
-"""Per-FedAvg (HF): Per-FedAvg with the Hessian term, its product with a vector taken as a difference of gradients.
+"""Per-FedAvg (HF): Per-FedAvg with the Hessian term; a Hessian-vector product is a difference of gradients.
 
 Fallah, Mokhtari and Ozdaglar, "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
 Meta-Learning Approach", NeurIPS 2020. With ``v = grad_D'(w - a grad_D(w))`` the meta-gradient is ``v - a h`` and
 
     h = [grad_D''(w + delta v) - grad_D''(w - delta v)] / (2 delta),    which is Hessian_D''(w) v up to delta^2
 
-on a third batch D''. Everything else, the batches and the normalization statistics too, is as in ``per_fedavg``.
+on a third batch D''. Everything else, including the batches and the normalization statistics, is as in ``per_fedavg``.
 """
 
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ from fedbasis.tensors.flat import FlatModel
 
 
 class PerFedAvgHFConfig(PerFedAvgConfig):
-    """The step that a client is expected to take, and how its derivative is taken."""
+    """The inner step, and the finite difference that replaces its derivative."""
 
-    delta: float = Field(1e-3, gt=0, description="how far along v, both ways, gradients are compared")
+    delta: float = Field(1e-3, gt=0, description="step of the central difference of gradients along v")
 
 
 class PerFedAvgHF(PerFedAvg):
-    """The state is the common start."""
+    """The server's state is the common initial model."""
 
     about: ClassVar[About] = replace(
         PerFedAvg.about,

@@ -1,15 +1,15 @@
-"""pFedMe: every client has its own model on a leash to the common one, which learns from where the leashes pull.
+"""pFedMe: every client trains its own model with a proximal term towards the global one, which follows these models.
 
 T Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020. The objective is the
 mean over the clients of the Moreau envelopes ``F_m(w) = min_theta f_m(theta) + strength / 2 ||theta - w||^2``. On
-every batch of the recipe's epochs a client takes ``inner_steps`` gradient steps on theta (from where theta stands; from
+every batch of the recipe's epochs a client takes ``inner_steps`` gradient steps on theta (from the current theta; from
 ``w`` at a round's first batch), then moves its copy of w along the envelope's gradient,
 
     theta <- theta - inner_rate (grad f(theta; batch) + strength (theta - w)),    w <- w - rate strength (w - theta),
 
-and sends w; the server takes ``(1 - beta) w + beta mean_m w_m``. Gradient steps are plain (no momentum) and the
-recipe's decay belongs to f. Running statistics are those of the passes, which are made at theta; theta and w share
-them. No step moves them, and the server mixes them with at most ``beta = 1``, for a variance must not become negative.
+and sends w; the server computes ``(1 - beta) w + beta mean_m w_m``. Gradient steps are plain (no momentum) and the
+recipe's decay belongs to f. Running statistics are those of the forward passes at theta; theta and w share them. No
+step changes them, and the server mixes them with at most ``beta = 1``: a variance must not become negative.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,14 +29,14 @@ PERSONAL = "personal"
 class PFedMeConfig(MethodConfig):
     """The paper's settings; its eta is the recipe's rate, and its R the number of batches in the recipe's epochs."""
 
-    strength: float = Field(15.0, ge=0, description="lambda, the pull of theta towards w; keep rate * lambda below 1")
+    strength: float = Field(15.0, ge=0, description="lambda, strength of the proximal term; rate * lambda must be < 1")
     inner_steps: int = Field(5, ge=1, description="K, gradient steps on theta for every batch")
-    inner_rate: float = Field(0.05, gt=0, description="rate of the steps on theta; keep inner_rate * lambda below 1")
-    beta: float = Field(1.0, ge=0, description="how far the server goes to the mean of the clients; 1 is the mean")
+    inner_rate: float = Field(0.05, gt=0, description="learning rate of theta; inner_rate * lambda must be < 1")
+    beta: float = Field(1.0, ge=0, description="step of the server towards the clients' mean; 1 is the mean")
 
 
 class PFedMe(Method):
-    """The state is the common model w."""
+    """The server's state is the global model w; a client's state is its own model theta."""
 
     about: ClassVar[About] = About(
         name="pfedme",
@@ -44,7 +44,7 @@ class PFedMe(Method):
         paper="T Dinh et al. 2020",
         sends="1 model",
         keeps="its own model theta",
-        new_client="all of the model fine-tuned on a leash to w (pfedme: ft-prox with prox = lambda)",
+        new_client="all of the model fine-tuned with a proximal term to w (pfedme: ft-prox with prox = lambda)",
     )
     ways: ClassVar[Ways] = Ways(own=("pfedme",), default=("pfedme",))
     state_group: ClassVar[str] = PERSONAL
@@ -58,7 +58,7 @@ class PFedMe(Method):
     def client_update(
         self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
-        """Follow theta batch by batch and let w follow theta; send w, keep theta."""
+        """Update theta and then w, batch by batch; send w, store theta."""
         model, recipe, config, loss = context.model, self.task.recipe, self.config, MeanLoss()
         model.load(received[MODEL])
         w, generator = [flat.clone() for flat in model.weights], context.generator("batches")
@@ -87,7 +87,7 @@ class PFedMe(Method):
         }
 
     def model(self, server: State) -> Tensors:
-        """Return the common model."""
+        """Return the global model w."""
         return server[MODEL]
 
     def adapt(

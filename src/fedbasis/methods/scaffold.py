@@ -1,18 +1,18 @@
-"""SCAFFOLD: control variates take the difference between a client's gradient and the mean gradient out of its steps.
+"""SCAFFOLD: control variates correct every local step for the difference between a client's and the mean gradient.
 
 Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020, with option II and
-global rate 1. Client m keeps c_m (0 at first), the server c. From w_t, client m makes K steps with g - c_m + c and
+global rate 1. Client m stores c_m (initially 0), the server c. From w_t, client m takes K steps with g - c_m + c and
 
     c_m+ = c_m - c + (w_t - w_m) / (eta K),    w = mean of w_m,    c <- c + |S| / N  mean of (c_m+ - c_m).
 
-The paper's steps are plain SGD, and its c_m+ is the mean gradient along the client's path. With momentum every gradient
-moves the model again and again (ten times at 0.9); divided by K, the variates would overshoot from round to round until
-they diverge. So K is the sum of the gradients' weights in the path (``weight_of``): the number of steps if there is no
-momentum. Weight decay is part of the gradient. Variates exist for parameters; normalization statistics are averaged
-with the model.
+The paper's steps are plain SGD, and its c_m+ is the mean gradient along the client's path. With momentum a gradient
+moves the model in all later steps too (ten times in all at 0.9); divided by the number of steps, the variates would
+overshoot from round to round until they diverge. So K is the sum of the gradients' weights in the path
+(``weight_of``): the number of steps if there is no momentum. Weight decay is part of the gradient. Variates exist for
+parameters; normalization statistics are averaged with the model.
 
-N is the number of clients in the federation (``population``). If it is not given, the server counts those that it has
-seen and keeps c the mean of their variates; with every client in every round both are the same.
+N is the number of clients in the federation (``population``). If it is unset, the server counts the clients that have
+taken part, and c is the mean of their variates; with every client in every round both are the same.
 """
 
 from collections.abc import Iterable
@@ -34,9 +34,11 @@ FIRST = "first_time"
 
 
 class ScaffoldConfig(MethodConfig):
-    """One number."""
+    """The number of clients that the server's control variate is a mean over."""
 
-    population: int | None = Field(None, ge=1, description="N, the clients of the federation; unset: those seen so far")
+    population: int | None = Field(
+        None, ge=1, description="N, number of clients in the federation; unset: clients that have taken part so far"
+    )
 
 
 class ScaffoldUpdates(Updates):
@@ -46,22 +48,22 @@ class ScaffoldUpdates(Updates):
     method: "Scaffold"
 
     def reference(self, server: State, client: str, sent: State) -> State:
-        """The variate that is sent is a change already."""
+        """Return the model only: the variate that is sent is already a change."""
         return {MODEL: server[MODEL]}
 
 
 class ScaffoldServing(Serving):
-    """What new clients are given, and how they predict."""
+    """What is published for new clients."""
 
     method: "Scaffold"
 
     def published(self, server: State) -> State:
-        """A new client needs the model alone."""
+        """Return the global model only."""
         return {MODEL: server[MODEL]}
 
 
 class Scaffold(FedAvg):
-    """The state is the global model, the server's variate and how many clients were seen."""
+    """The server's state is the global model, its variate and the number of clients that have taken part."""
 
     about: ClassVar[About] = replace(
         FedAvg.about,
@@ -93,7 +95,7 @@ class Scaffold(FedAvg):
         context: Context,
         only: tuple[int, int] | None = None,
     ) -> tuple[Sent, State | None]:
-        """Train with corrected steps, then estimate the client's mean gradient from how far it went."""
+        """Train with corrected steps, then estimate the client's mean gradient from the change of its model."""
         recipe, model = self.task.recipe, context.model
         model.load(received[MODEL])
         adjust = self.adjust(received, state, context)
@@ -120,22 +122,22 @@ class Scaffold(FedAvg):
         return correct
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Average models and changes; a server that counts its clients spreads its variate over the new ones too."""
+        """Average models and changes of variates; if the server counts its clients, new ones dilute its variate."""
         models, changes = (self.task.averaging.mean() for _ in range(2))
-        arrived, seen = 0, int(server[CLOCK]["clients"])
+        received, seen = 0, int(server[CLOCK]["clients"])
         before = self.config.population or seen
         for client, sent in updates:
             weight, where = self.task.weight(int(sent.numbers["examples"])), f"The update of {client}"
             models.add(sent.tensors[MODEL], weight, where)
             changes.add(sent.tensors[CONTROL], weight, where)
-            arrived, seen = arrived + 1, seen + int(sent.numbers[FIRST])
-        clients = self.config.population or max(seen, arrived)
+            received, seen = received + 1, seen + int(sent.numbers[FIRST])
+        clients = self.config.population or max(seen, received)
         if seen > clients:
             raise InputError(
                 f"'population' must be the number of clients, but it is {clients} and {seen} took part; raise it."
             )
         rest = {name: tensor * (before / clients) for name, tensor in server[CONTROL].items()}
-        control = plus(rest, changes.result(), arrived / clients)
+        control = plus(rest, changes.result(), received / clients)
         return {MODEL: models.result(), CONTROL: control, CLOCK: {"clients": torch.tensor(seen)}}
 
     def _own(self, received: State, state: State | None) -> Tensors:
@@ -146,7 +148,7 @@ class Scaffold(FedAvg):
 
 
 def weight_of(steps: int, momentum: float) -> float:
-    """Sum up how far a gradient of one goes in so many steps at rate one; without momentum as many as there are."""
+    """Return how far a constant gradient of 1 moves in ``steps`` steps at rate 1; without momentum: ``steps``."""
     total = velocity = 0.0
     for _ in range(steps):
         velocity = momentum * velocity + 1.0

@@ -1,6 +1,6 @@
-"""What enters a network's classifier and what leaves it: the features, and heads that are trained on them.
+"""Features and heads: the inputs and outputs of a network's classifier, and heads that are trained on features.
 
-Whoever trains a head alone leaves the features as they are, so they are computed once.
+Training a head alone does not change the features, so they are computed once.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from pflbed.errors import InputError
 
 @dataclass(frozen=True)
 class Passed:
-    """What went into a classifier, and the network's output."""
+    """The inputs of a network's classifier, and the network's logits."""
 
     features: Tensor
     logits: Tensor
@@ -24,7 +24,7 @@ class Passed:
 
 @contextmanager
 def watching(layer: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Collect what goes into a layer and what comes out of it, pass by pass."""
+    """Record the input and the output of a layer in every forward pass within the context."""
     seen: list[tuple[Tensor, Tensor]] = []
     hook = layer.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
     try:
@@ -34,7 +34,7 @@ def watching(layer: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
 
 
 def require_last(classifier: str, output: Tensor, logits: Tensor, who: str) -> None:
-    """Refuse a network that does something to its classifier's output."""
+    """Raise an ``InputError`` if the network changes its classifier's output."""
     if output is not logits and not torch.equal(output, logits):
         raise InputError(f"{who} needs '{classifier}' to be the network's last layer, but it is not.")
 
@@ -42,7 +42,15 @@ def require_last(classifier: str, output: Tensor, logits: Tensor, who: str) -> N
 def passed(
     module: nn.Module, classifier: str, pixels: Tensor, preprocessing: Preprocessing, last_for: str | None = None
 ) -> Passed:
-    """Return the features and logits of images in evaluation mode; ``last_for`` needs the classifier to be last."""
+    """Return the features and logits of images in evaluation mode.
+
+    Args:
+        module: The network.
+        classifier: The name of its classifier.
+        pixels: The images.
+        preprocessing: How pixels become inputs.
+        last_for: The method that needs the classifier to be the last layer, for the error if it is not; None: any.
+    """
     with watching(module.get_submodule(classifier)) as seen:
         logits = forward(module, pixels, preprocessing)
     features, outputs = (torch.cat(parts) for parts in zip(*seen, strict=True))
@@ -54,14 +62,14 @@ def passed(
 def probabilities_and_features(
     module: nn.Module, classifier: str, pixels: Tensor, preprocessing: Preprocessing
 ) -> tuple[Tensor, Tensor]:
-    """Return a model's class probabilities and the features they were made of, on the CPU."""
+    """Return the class probabilities and the features of images, on the CPU."""
     seen = passed(module, classifier, pixels, preprocessing)
     return torch.softmax(seen.logits, dim=1).cpu(), seen.features.flatten(1).cpu()
 
 
 @torch.no_grad()
 def apply_head(module: nn.Module, classifier: str, features: Tensor, batch: int = 256) -> Tensor:
-    """Return the class probabilities of features, on the CPU: what ``train.predict`` makes of their images."""
+    """Return the class probabilities of features, on the CPU: the same as ``train.predict`` of their images."""
     head = module.get_submodule(classifier)
     return torch.softmax(torch.cat([head(part) for part in torch.split(features, batch)]), dim=1).cpu()
 

@@ -1,4 +1,4 @@
-"""Hold out some of a client's images: the one way in which a set of labelled rows is split in two."""
+"""Split a client's labelled images in two, by holding some of them out."""
 
 from collections.abc import Callable
 
@@ -13,8 +13,8 @@ def hold_out(
 
     Args:
         labels: The class of every row.
-        count: How many of so many rows to hold out.
-        permutation: Draws a random order of so many rows.
+        count: From a number of rows to how many of them to hold out.
+        permutation: From a number of rows to a random permutation of them.
         by_class: Whether to draw from every class on its own, or from all rows at once.
 
     Returns:

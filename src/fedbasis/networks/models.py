@@ -1,8 +1,8 @@
 """The networks: ResNets with torchvision's parameter names (so its weight files load), small CNNs, or your own.
 
-A user's own network is a factory (or its name ``module:factory``), called with ``classes=`` and the options given, and
-with ``channels=`` and ``resolution=`` if it has such parameters; or it is an ``nn.Module`` instance, whose weights are
-the start.
+Your own network is a factory (or its name ``module:factory``), called with ``classes=`` and the given options, and with
+``channels=`` and ``resolution=`` if it has such parameters. Or it is an ``nn.Module`` instance, whose weights are the
+initial weights.
 """
 
 import inspect
@@ -24,8 +24,10 @@ from fedbasis.tensors.seeding import seed_for
 from pflbed.errors import InputError
 from pflbed.images import Resolution
 
+NETWORKS = "fedbasis.networks"
+"""The group of entry points by which a package offers networks."""
 NetworkSource = str | Callable[..., nn.Module] | nn.Module
-"""A name, a factory, or a module."""
+"""A network as users give it: its name, a factory, or an ``nn.Module``."""
 
 
 def sides(resolution: Resolution) -> tuple[int, int]:
@@ -67,7 +69,16 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A ResNet of basic blocks; ``stem`` is "imagenet" (7x7, stride 2) or "small" (3x3, stride 1)."""
+    """A ResNet of basic blocks.
+
+    Args:
+        depths: Blocks per stage.
+        width: Channels of the first stage.
+        classes: The number of outputs.
+        stem: The first convolution: "imagenet" (7x7, stride 2) or "small" (3x3, stride 1).
+        norm: Normalization layers: "batch", "group" or "none".
+        channels: Channels of an image.
+    """
 
     blocks: ClassVar[dict[str, tuple[str, ...]]] = {
         "layer1": ("conv1", "bn1", "layer1"),
@@ -118,7 +129,17 @@ def _stage(inputs: int, outputs: int, kernel: int, norm: str) -> nn.Sequential:
 
 
 class ConvNet(nn.Module):
-    """A plain CNN: one stage per width, a hidden layer if asked for, a classifier."""
+    """A plain CNN: one stage per width, an optional hidden layer, a classifier.
+
+    Args:
+        widths: Channels of every stage.
+        kernel: Size of the convolutions.
+        hidden: Width of the hidden layer; 0: none.
+        classes: The number of outputs.
+        resolution: Pixels of a square image, or (height, width).
+        norm: Normalization layers: "batch", "group" or "none".
+        channels: Channels of an image.
+    """
 
     def __init__(
         self, widths: tuple[int, ...], kernel: int, hidden: int, classes: int, resolution: Resolution, norm: str,
@@ -178,16 +199,17 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 @dataclass(frozen=True)
 class Network:
-    """An architecture with its classes, input shape and options: enough to build it anywhere.
+    """An architecture with its classes, input shape and options: everything that is needed to build it.
 
     Args:
         name: One of ``MODELS``, or ``"module:factory"``.
         classes: The number of outputs.
         resolution: Pixels of a square image, or (height, width).
         options: Passed to the factory, such as ``width`` or ``norm``.
-        blocks: 1 (the whole network), a mapping of block names to parameter-name prefixes, or None (its own blocks).
+        blocks: 1 (the whole network is one block), a mapping of block names to parameter-name prefixes, or None (the
+            network's ``blocks`` attribute, else its top-level children).
         channels: Channels of an image.
-        source: The factory or ``nn.Module`` itself, where it was given and need not be imported.
+        source: The factory or ``nn.Module`` itself, if it was given as an object.
 
     Example:
         >>> Network("cnn-small", classes=10, resolution=28, channels=1).build()(torch.zeros(2, 1, 28, 28)).shape
@@ -206,7 +228,7 @@ class Network:
     def of(
         cls, source: NetworkSource, classes: int, shape: tuple[int, int, int], blocks: BlockSpec = None, **options: Any
     ) -> "Network":
-        """Describe what a user gave: a name, a factory or a module, for images of (height, width, channels)."""
+        """Make a network from a name, a factory or a module, for images of (height, width, channels)."""
         height, width, channels = shape
         resolution = height if height == width else (height, width)
         name, given = (source, None) if isinstance(source, str) else (reference_of(source), source)
@@ -218,7 +240,7 @@ class Network:
         return (self.channels, *sides(self.resolution))
 
     def build(self, seed: int = 0) -> nn.Module:
-        """Build the module; its initial weights depend on the seed alone, and no global generator is moved."""
+        """Build the module; its initial weights depend on the seed only, and global generators are not changed."""
         factory = self._factory()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(seed, "initial weights", self.name))
@@ -232,15 +254,22 @@ class Network:
             raise InputError(f"The factory '{self.name}' must return a torch nn.Module, but returned {type(module)}.")
         return module
 
+    def skeleton(self) -> nn.Module:
+        """Build the module without memory for its weights, to compare names and shapes."""
+        if self.source is None and self.name in MODELS:
+            with torch.device("meta"):
+                return self.build()
+        return self.build()  # a user's own code need not know that device
+
     def given_weights(self) -> Tensors | None:
-        """Return the weights of a module that was given as it is; other networks start from random ones."""
+        """Return the weights of a module that was given as an instance; None for networks with random weights."""
         factory = self._factory()
         if not isinstance(factory, nn.Module):
             return None
         return FlatModel(factory, self.layout(factory)).tensors()
 
     def check(self) -> None:
-        """Send two black images through, so that a network that does not fit the data is refused before any work."""
+        """Run two black images through the network; an error if it does not fit the data's shape and classes."""
         wanted = (2, self.classes)
         try:
             with torch.no_grad():
@@ -258,41 +287,41 @@ class Network:
             raise InputError(f"The network '{self.name}' must turn 2 images into {wanted} logits, but it gave {got}.")
 
     def layout(self, module: nn.Module) -> Layout:
-        """Lay the module out by this network's blocks."""
+        """Return the layout of the module by this network's blocks."""
         return layout_of(module, self.blocks)
 
     def workspace(self, device: torch.device | str = "cpu") -> FlatModel:
-        """Make a working model; what is loaded into it replaces everything."""
+        """Return a working model, to load parameters and statistics into."""
         module = self.build()
         return FlatModel(module, self.layout(module), device)
 
     def initial(self, seed: int) -> Tensors:
-        """Return freshly drawn parameters and statistics."""
+        """Return randomly initialized parameters and statistics."""
         module = self.build(seed)
         return FlatModel(module, self.layout(module)).tensors()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Take a factory of the user's script along to other processes, which do not have that script."""
+        """Include a factory that is defined in the user's script: other processes do not import that script."""
         return {**vars(self), "source": self._factory()} if self.name.startswith("__main__:") else vars(self)
 
     def _arguments(self, factory: Callable[..., Any]) -> dict[str, Any]:
-        """Collect what a factory is called with; shapes are passed to those that ask for them."""
+        """Return the arguments of a factory; resolution and channels only if it has such parameters."""
         shapes = {"resolution": self.resolution, "channels": self.channels}
         try:
-            asked = set(inspect.signature(factory).parameters)
-        except (TypeError, ValueError):  # something built in
-            asked = set()
-        return {"classes": self.classes, **{key: shapes[key] for key in shapes if key in asked}, **self.options}
+            parameters = set(inspect.signature(factory).parameters)
+        except (TypeError, ValueError):  # a built-in callable
+            parameters = set()
+        return {"classes": self.classes, **{key: shapes[key] for key in shapes if key in parameters}, **self.options}
 
     def _factory(self) -> Callable[..., nn.Module] | nn.Module:
         if self.source is not None:
             return self.source
-        found: Callable[..., nn.Module] | nn.Module = resolve(self.name, MODELS, "fedbasis.networks", "network")
-        return found
+        factory: Callable[..., nn.Module] | nn.Module = resolve(self.name, MODELS, NETWORKS, "network")
+        return factory
 
 
 def _redrawn(module: nn.Module) -> nn.Module:
-    """Copy a module and draw its weights anew, where its layers know how."""
+    """Copy a module and initialize the weights of every layer that has ``reset_parameters``."""
     fresh = deepcopy(module)
     for layer in fresh.modules():
         if callable(reset := getattr(layer, "reset_parameters", None)):
@@ -301,7 +330,7 @@ def _redrawn(module: nn.Module) -> nn.Module:
 
 
 def classifier_of(module: nn.Module) -> str:
-    """Return the name of the classifier: the module's ``classifier_name`` if it says so, else its last linear layer."""
+    """Return the name of the classifier: the module's ``classifier_name`` if it is set, else its last linear layer."""
     named = getattr(module, "classifier_name", None)
     if isinstance(named, str):
         return named

@@ -1,7 +1,7 @@
-"""From a name to an object: a built-in one, ``"package.module:Name"`` of the user's, or an entry point of a package.
+"""From a name to an object: a built-in one, ``"package.module:Name"``, or an entry point of an installed package.
 
-The same rule holds for networks and for methods. Naming code in one's own configuration runs it; code that a published
-artifact names is run only where the caller trusts it.
+Networks and methods are resolved in the same way. Code that your own configuration names is imported and run; code
+that a published artifact names is run only if the caller trusts the artifact.
 """
 
 import importlib
@@ -9,19 +9,20 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pflbed.errors import InputError
 
 
 def resolve(name: str, known: Mapping[str, Any], group: str, what: str) -> Any:
-    """Find what a name means.
+    """Return the object that a name refers to.
 
     Args:
         name: A key of ``known``, ``"module:attribute"``, or the name of an entry point.
         known: The built-in objects.
         group: The group of entry points that packages may register in, such as ``fedbasis.methods``.
-        what: What errors call it, such as "method".
+        what: The kind of object for error messages, such as "method".
 
     Returns:
         The object.
@@ -30,31 +31,45 @@ def resolve(name: str, known: Mapping[str, Any], group: str, what: str) -> Any:
         return known[name]
     where, colon, attribute = name.partition(":")
     if not colon:
-        found = {point.name: point for point in entry_points(group=group)}
-        if name in found:
-            return found[name].load()
-        raise InputError(
-            f"The {what} must be one of {', '.join([*known, *found])}, or your own as 'module:name', but it is "
-            f"'{name}'."
-        )
+        for point in entry_points(group=group):
+            if point.name == name:
+                return point.load()
+        names = ", ".join(all_names(known, group))
+        raise InputError(f"The {what} must be one of {names}, or your own as 'module:name', but it is '{name}'.")
     try:
-        return getattr(importlib.import_module(where), attribute)
+        return getattr(_module(where), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(
             f"The {what} '{name}' must be importable, but it is not ({error}); install it or set PYTHONPATH."
         ) from error
 
 
-def reference_of(thing: Any) -> str:
-    """Name an object so that ``resolve`` finds it again where its module can be imported.
+def all_names(known: Mapping[str, Any], group: str) -> list[str]:
+    """List the names without a colon that ``resolve`` knows: the built-in ones and those of installed packages."""
+    return list(dict.fromkeys([*known, *(point.name for point in entry_points(group=group))]))
 
-    Something that was defined in a script is named by the script's file, as if it was imported from there.
+
+def _module(name: str) -> ModuleType:
+    """Import a module; a script that is running is not run again."""
+    main = sys.modules.get("__main__")
+    script = getattr(main, "__file__", None)
+    if main is not None and script and name not in sys.modules and Path(script).stem == name:
+        return main
+    return importlib.import_module(name)
+
+
+def reference_of(thing: Any) -> str:
+    """Return a name of an object that ``resolve`` can import.
+
+    Something that was defined in a script is named by the script's file, as if it was imported from there. An instance,
+    such as a network of torch's own layers, is looked for in all modules; one that none holds is named by its class.
     """
-    kind = thing if hasattr(thing, "__qualname__") else type(thing)
-    module = sys.modules.get(kind.__module__)
-    for place in (module, sys.modules.get("__main__")):
-        for attribute, value in list(vars(place).items()) if place is not None else ():
-            if value is thing and place is not None:
+    made = not hasattr(thing, "__qualname__")
+    kind = type(thing) if made else thing
+    places = [sys.modules.get(kind.__module__), sys.modules.get("__main__"), *(sys.modules.values() if made else ())]
+    for place in places:
+        for attribute, value in list(getattr(place, "__dict__", {}).items()):
+            if value is thing and isinstance(place, ModuleType):
                 return f"{_importable(place.__name__)}:{attribute}"
     return f"{_importable(kind.__module__)}:{kind.__qualname__}"
 

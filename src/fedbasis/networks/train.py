@@ -1,7 +1,7 @@
-"""The one local loop: batches by index from uint8 pixels, augmentation on the batch, backward passes, evaluation.
+"""The local training loop: batches by index from uint8 pixels, augmentation, backward passes, evaluation.
 
-``backward_passes`` yields after every backward pass; whoever iterates decides what to do with the gradient. So plain
-SGD, coefficient learning and every later method share the batches, the order and the arithmetic.
+``backward_passes`` yields after every backward pass, and its caller decides what to do with the gradient. So plain SGD,
+coefficient learning and all other methods share the batches, their order and the arithmetic.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ Objective = Callable[[Tensor, Tensor, Tensor], Tensor]  # logits, labels, row nu
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How pixels become inputs: divided by 255, minus the mean, over the deviation, channel by channel."""
+    """How pixels become inputs: divided by 255, minus the mean, divided by the standard deviation, per channel."""
 
     resolution: Resolution
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
@@ -37,14 +37,14 @@ class Preprocessing:
 
     @classmethod
     def of(cls, resolution: Resolution, channels: int) -> "Preprocessing":
-        """Return the usual one: ImageNet's numbers for RGB, their mean for gray, 0.5 and 0.25 for other images."""
+        """Return the default: ImageNet's mean and deviation for RGB, their mean for gray, else 0.5 and 0.25."""
         if channels == 3:
             return cls(resolution)
         mean, std = (0.449, 0.226) if channels == 1 else (0.5, 0.25)
         return cls(resolution, (mean,) * channels, (std,) * channels)
 
     def __call__(self, pixels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Turn uint8 pixels [N, H, W, C] into a float batch [N, C, H, W] (laid out channels last in memory)."""
+        """Turn uint8 pixels [N, H, W, C] into a float batch [N, C, H, W] in the channels-last memory format."""
         n, height, width, channels = pixels.shape
         start, scale = _line(self, width, pixels.device, dtype)
         lines = pixels.reshape(n, height, channels * width).to(dtype, copy=True)
@@ -53,7 +53,7 @@ class Preprocessing:
 
 @lru_cache(maxsize=16)
 def _line(how: Preprocessing, width: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Lay the shift and the scale out along a line of pixels: over three numbers at a time no processor is quick."""
+    """Repeat the shift and the scale along a line of pixels: broadcasting over three numbers is slow."""
     shift = [-m / s for m, s in zip(how.mean, how.std, strict=True)]
     scale = [1 / (255 * s) for s in how.std]
     return tuple(torch.tensor(v, device=device, dtype=dtype).repeat(width) for v in (shift, scale))  # type: ignore[return-value]
@@ -61,7 +61,12 @@ def _line(how: Preprocessing, width: int, device: torch.device, dtype: torch.dty
 
 @dataclass(frozen=True)
 class Examples:
-    """One client's own images and labels: all of its data that a method may see."""
+    """One client's images and labels, which are all that a method sees of its data.
+
+    Args:
+        pixels: The images, uint8 [N, H, W, C].
+        labels: Their classes, int64 [N].
+    """
 
     pixels: Tensor
     labels: Tensor
@@ -78,7 +83,7 @@ class Examples:
         return len(self.labels)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel to another process as plain arrays."""
+        """Pickle as plain arrays."""
         return _examples, (self.pixels.numpy(), self.labels.numpy())
 
 
@@ -87,13 +92,23 @@ def _examples(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Examples:
 
 
 def examples_of(images: Any) -> Examples:
-    """Turn PFLBed's numpy images into tensors that share their memory; examples are that already."""
+    """Turn PFLBed's numpy images into ``Examples`` that share their memory; ``Examples`` are returned unchanged."""
     return images if isinstance(images, Examples) else _examples(images.pixels, images.labels)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a client trains locally: plain SGD with momentum and weight decay over shuffled batches."""
+    """How a client trains locally: SGD with momentum and weight decay over shuffled batches.
+
+    Args:
+        preprocessing: How pixels become inputs.
+        epochs: Local epochs per round.
+        batch: Images per batch.
+        rate: The learning rate.
+        momentum: The momentum of SGD.
+        decay: The weight decay.
+        augment: The augmentation of every batch.
+    """
 
     preprocessing: Preprocessing
     epochs: int = 5
@@ -105,7 +120,7 @@ class Recipe:
 
 
 def batches(count: int, batch: int, generator: torch.Generator) -> list[Tensor]:
-    """Shuffle row numbers into batches; a last batch of one joins the one before it (normalization needs two)."""
+    """Shuffle row numbers into batches; a last batch of one is merged into the one before it (BatchNorm needs two)."""
     parts = list(torch.split(torch.randperm(count, generator=generator), batch))
     if len(parts) > 1 and len(parts[-1]) == 1:
         parts[-2:] = [torch.cat(parts[-2:])]
@@ -113,7 +128,7 @@ def batches(count: int, batch: int, generator: torch.Generator) -> list[Tensor]:
 
 
 def augmented(pixels: Tensor, how: Augment, generator: torch.Generator, reach: int = 2) -> Tensor:
-    """Shift every image by up to ``reach`` pixels (edges repeated) and, if asked, mirror every second one."""
+    """Shift images by up to ``reach`` pixels (edges repeated); with "flip+shift" also mirror each with chance 1/2."""
     if how == "none":
         return pixels
     n, height, width, _ = pixels.shape
@@ -139,11 +154,20 @@ def backward_passes(
     only: tuple[int, int] | None = None,
     objective: Objective | None = None,
 ) -> Iterator[tuple[bool, Tensor]]:
-    """Yield ``(epoch ends here, loss)`` after every backward pass; the gradients stand in ``model.gradients``.
+    """Run the batches of all epochs; after every backward pass the gradient is in ``model.gradients``.
 
-    ``statistics="batch"`` normalizes by the batch, as training does; ``"frozen"`` uses the running statistics and
-    leaves them as they are. ``only`` limits the passes to those numbered from its first to before its second.
-    ``objective`` takes the place of the mean cross entropy.
+    Args:
+        model: The working model.
+        data: The client's images.
+        recipe: Epochs, batch size, augmentation and preprocessing.
+        generator: Draws the batches and the augmentation.
+        statistics: "batch" normalizes by the batch, as in training; "frozen" uses the running statistics and does not
+            change them.
+        only: The range of passes to run, as (start, stop); None: all.
+        objective: The loss; None: the mean cross entropy.
+
+    Yields:
+        ``(whether the epoch ends here, loss)``.
     """
     device = model.weights[0].device
     passed = 0
@@ -154,7 +178,7 @@ def backward_passes(
             if only is not None and not only[0] < passed <= only[1]:
                 continue
             by_batch = statistics == "batch" and len(rows) > 1
-            if model.module.training is not by_batch:  # to tell every layer costs as much as a small one
+            if model.module.training is not by_batch:  # setting the mode costs as much as a small layer
                 model.module.train(by_batch)
             pixels = augmented(data.pixels.index_select(0, rows), recipe.augment, generator).to(device)
             inputs = recipe.preprocessing(pixels, model.weights[0].dtype)
@@ -167,7 +191,7 @@ def backward_passes(
 
 @dataclass
 class MeanLoss:
-    """The mean training loss over the steps, kept as a tensor so that no step waits for it."""
+    """The mean training loss over the steps; the sum is a tensor, so that no step waits for the device."""
 
     total: Tensor | float = 0.0
     steps: int = 0
@@ -177,15 +201,15 @@ class MeanLoss:
         self.total, self.steps = self.total + loss, self.steps + 1
 
     def value(self) -> float:
-        """Return the mean, or NaN when no step was made."""
+        """Return the mean, or NaN if there was no step."""
         return float(self.total) / self.steps if self.steps else float("nan")
 
 
 class FlatSGD:
     """SGD that updates flat vectors in place, with one rate and decay per block.
 
-    The arithmetic is that of ``torch.optim.SGD(fused=True)``, called directly: on small networks the hooks and
-    bookkeeping around it take as long as a step.
+    The arithmetic is that of ``torch.optim.SGD(fused=True)``, called directly: on small networks the overhead of the
+    class takes as long as a step.
     """
 
     def __init__(
@@ -211,7 +235,7 @@ class FlatSGD:
 
 
 class PlainSGD:
-    """SGD that updates tensors in place from their ``grad``; a tensor without one stays as it is.
+    """SGD that updates tensors in place from their ``grad``; a tensor without one is not changed.
 
     The arithmetic is that of ``torch.optim.SGD`` on the CPU, called directly: the class makes torch import its
     compiler.
@@ -223,7 +247,7 @@ class PlainSGD:
         self._buffers: list[list[Tensor | None]] = [[None] for _ in self._tensors]
 
     def zero_grad(self) -> None:
-        """Clear the gradients in place: a working model's gradients stay views."""
+        """Set the gradients to zero in place, so that a working model's gradients stay views."""
         for tensor in self._tensors:
             if tensor.grad is not None:
                 tensor.grad = tensor.grad.detach().zero_()
@@ -276,9 +300,21 @@ def local_sgd(
     statistics: Literal["batch", "frozen"] = "batch",
     objective: Objective | None = None,
 ) -> MeanLoss:
-    """Train by SGD: the whole model, or the parameters with these ``names`` while the others stay as they are.
+    """Train a model by SGD and return the mean loss.
 
-    ``rates`` and ``decays`` give every block of the whole model its own; ``adjust`` changes gradients before a step.
+    Args:
+        model: The working model.
+        data: The client's images.
+        recipe: Epochs, batch size, rate, momentum, decay and augmentation.
+        generator: Draws the batches and the augmentation.
+        rates: The learning rate of every block; None: the recipe's.
+        decays: The weight decay of every block; None: the recipe's.
+        on_step: Called with the number of steps after every step.
+        only: The range of steps to take, as (start, stop); None: all.
+        names: The parameters to train, the others are frozen; None: all.
+        adjust: Changes the gradients before every step.
+        statistics: "batch" or "frozen", as in ``backward_passes``.
+        objective: The loss; None: the mean cross entropy.
     """
     mean = MeanLoss()
     steps = sgd_steps(
@@ -306,7 +342,7 @@ def sgd_steps(
     statistics: Literal["batch", "frozen"] = "batch",
     objective: Objective | None = None,
 ) -> Iterator[tuple[bool, Tensor]]:
-    """Do what ``local_sgd`` does, but yield ``(epoch ends here, loss)`` after every step."""
+    """Train as ``local_sgd`` does, and yield ``(whether the epoch ends here, loss)`` after every step."""
     weights, gradients = (model.weights, model.gradients) if names is None else views(model, names)
     optimizer = FlatSGD(
         weights,
@@ -325,7 +361,12 @@ def sgd_steps(
 
 
 def by_epoch(steps: Iterable[tuple[bool, Tensor]], step: Callable[[], None] | None = None) -> Iterator[float]:
-    """Yield the mean loss of every epoch of a training; after backward passes alone, ``step`` takes the steps."""
+    """Yield the mean loss of every epoch.
+
+    Args:
+        steps: ``(whether the epoch ends here, loss)``, from ``sgd_steps`` or ``backward_passes``.
+        step: Called after every backward pass to take the optimizer's step; None if ``steps`` does that.
+    """
     mean = MeanLoss()
     for epoch_ends, loss in steps:
         if step is not None:
@@ -349,10 +390,10 @@ def views(model: FlatModel, names: Collection[str]) -> tuple[list[Tensor], list[
 
 @contextmanager
 def training_only(model: FlatModel, names: Collection[str] | None) -> Iterator[None]:
-    """Compute gradients for these parameters alone, so that no backward pass goes further than it must.
+    """Compute gradients of these parameters only, so that backward passes are no longer than needed.
 
-    Not where a GroupNorm is among them: torch 2.13 crashes on the CPU in the backward pass of one whose input needs no
-    gradient. There the other gradients are computed and not used.
+    If a GroupNorm is among them, all gradients are computed: torch 2.13 crashes on the CPU in the backward pass of a
+    GroupNorm whose input needs no gradient.
     """
     groups = (name for name, child in model.module.named_modules() if isinstance(child, nn.GroupNorm))
     if names is None or any(f"{group}.weight" in names for group in groups):
@@ -369,7 +410,13 @@ def training_only(model: FlatModel, names: Collection[str] | None) -> Iterator[N
 
 
 def proximal(model: FlatModel, strength: float, anchor: Sequence[Tensor] | None = None) -> Adjust:
-    """Make the gradient of ``strength / 2 ||w - anchor||^2``; the anchor is the model as it is now, or flat vectors."""
+    """Return a function that adds the gradient of the proximal term ``strength / 2 ||w - anchor||^2``.
+
+    Args:
+        model: The working model.
+        strength: The factor of the term.
+        anchor: Flat vectors, one per block; None: a copy of the model's current parameters.
+    """
     fixed = [flat.clone() for flat in model.weights] if anchor is None else list(anchor)
 
     def pull(now: FlatModel) -> None:

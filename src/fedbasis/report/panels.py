@@ -16,7 +16,7 @@ from fedbasis.report.figures import Line
 from fedbasis.report.groups import ClientScores, Group
 from fedbasis.report.runs import RunData, domain_of, domains_of, number, numbers, sizes_of, validation_curve
 from fedbasis.report.svg import INK, Sheet
-from fedbasis.report.tables import UNLEARNED
+from fedbasis.serving.personalize import UNTRAINED
 from pflbed.plots import client_bubbles, domain_style
 
 ROWS = 20
@@ -116,7 +116,7 @@ def adaptation(groups: Sequence[Group], size: str, sheet: Sheet) -> Panel | None
     """
     found, styles = list[_Adapted](), method_styles(groups)
     for group in groups:
-        for how in (how for how in group.ways if how not in UNLEARNED):
+        for how in (how for how in group.ways if how not in UNTRAINED):
             mine = [r for run in group.scored for r in run.records if (r["how"], r["size"]) == (how, size)]
             rates = sorted({record["rate"] for record in mine})
             means = {rate: validation_curve([r for r in mine if r["rate"] == rate]) for rate in rates}

@@ -8,12 +8,11 @@ from statistics import fmean, median, stdev
 from fedbasis.report.groups import Group, compared
 from fedbasis.report.paired import leaders
 from fedbasis.report.runs import domain_of, domains_of, numbers, sizes_of
+from fedbasis.serving.personalize import UNTRAINED
 
 NOTHING = "–"
 COLUMNS = ("Last", "Best", "|Δ|", "rate", "s/client")
 SPREAD = ("worst", "worst 10 %", "median", "best 10 %", "s.d.")
-UNLEARNED = ("none", "kept")
-"""Ways that train nothing: the common model, or the model a client has from training."""
 MEMORY = "peak_memory"
 """The field of the log with the peak memory of a round in bytes, if it was measured."""
 CROWD = 4
@@ -53,7 +52,7 @@ def results(groups: Sequence[Group]) -> Grid:
     """Lay out Last, Best, |Delta|, rate and seconds of every method and size; the best Last of a size is marked."""
 
     def cells(group: Group, how: str, size: str) -> list[Cell]:
-        rows, learns = group.rows(how, size), how not in UNLEARNED
+        rows, learns = group.rows(how, size), how not in UNTRAINED
         rates = sorted({row.rate for row in rows})
         return [
             _points(group, [row.last for row in rows]),

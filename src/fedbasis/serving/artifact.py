@@ -5,7 +5,6 @@ kind it is, for which architecture, classes and preprocessing, where it comes fr
 is ever unpickled.
 """
 
-import json
 import os
 import shutil
 import tempfile
@@ -19,30 +18,38 @@ from torch import nn
 
 from fedbasis import __version__
 from fedbasis.methods import METHODS
+from fedbasis.methods.problems import problem_lines
 from fedbasis.networks.models import MODELS, Network, NetworkSource
 from fedbasis.networks.train import Preprocessing
-from fedbasis.tensors.files import read_tensors, write_tensors
+from fedbasis.tensors.files import Header, read_header, read_tensors, write_tensors
 from fedbasis.tensors.params import State, Tensors, require_finite, require_same, shapes
-from pflbed.errors import InputError
+from pflbed.errors import InputError, InputListError
 from pflbed.files import sha256_of, write_json
+from pflbed.foreign import read_json
+from pflbed.table import MAX_CLASSES
 
 FORMAT = 1
 TENSORS, CARD = "tensors.safetensors", "card.json"
 
 
-Positive = Annotated[float, Field(gt=0)]
-Side = Annotated[int, Field(gt=0)]
+MAX_CARD = 16 * 2**20
+"""Bytes of a card."""
+Text = Annotated[str, Field(max_length=1000)]
+Positive = Annotated[float, Field(gt=0, le=1e6)]
+Shift = Annotated[float, Field(ge=-1e6, le=1e6)]
+Side = Annotated[int, Field(gt=0, le=4096)]
+Channels = Annotated[int, Field(gt=0, le=256)]
 
 
 class Architecture(BaseModel):
     """Enough to build the network again."""
 
-    model_config = ConfigDict(extra="forbid")
-    name: str
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    name: Text
     resolution: Side | tuple[Side, Side]
-    channels: int = Field(default=3, gt=0)
-    options: dict[str, Any] = {}
-    blocks: int | dict[str, list[str]] | None = None
+    channels: Channels = 3
+    options: dict[Text, Any] = Field(default={}, max_length=100)
+    blocks: int | dict[Text, list[Text]] | None = None
 
 
 class Pixels(BaseModel):
@@ -50,8 +57,8 @@ class Pixels(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
     resolution: Side | tuple[Side, Side]
-    mean: tuple[float, ...] = Field(min_length=1)
-    std: tuple[Positive, ...] = Field(min_length=1)
+    mean: tuple[Shift, ...] = Field(min_length=1, max_length=256)
+    std: tuple[Positive, ...] = Field(min_length=1, max_length=256)
 
 
 class Card(BaseModel):
@@ -60,15 +67,15 @@ class Card(BaseModel):
     model_config = ConfigDict(extra="forbid")
     format: int = FORMAT
     kind: Literal["bases", "model"]
-    version: str = __version__
-    method: str
-    settings: dict[str, Any] = {}
+    version: Text = __version__
+    method: Text
+    settings: dict[Text, Any] = {}
     architecture: Architecture
-    classes: list[str] = Field(min_length=1)
+    classes: list[Text] = Field(min_length=1, max_length=MAX_CLASSES)
     preprocessing: Pixels
-    provenance: dict[str, Any] = {}
-    learned: dict[str, Any] = {}
-    sha256: str = ""
+    provenance: dict[Text, Any] = {}
+    learned: dict[Text, Any] = {}
+    sha256: Text = ""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -76,8 +83,11 @@ class Card(BaseModel):
             raise ValueError("the resolutions of architecture and preprocessing differ")
         if not len(self.preprocessing.mean) == len(self.preprocessing.std) == self.architecture.channels:
             raise ValueError("preprocessing must have a mean and a deviation for every channel")
-        if not isinstance(self.provenance.get("rounds", 1), int):
-            raise ValueError("provenance.rounds is not a whole number")
+        rounds = self.provenance.get("rounds", 1)
+        if not isinstance(rounds, int) or not 0 < rounds <= 10**9:
+            raise ValueError("provenance.rounds is not a number of rounds")
+        if len(set(self.classes)) != len(self.classes):
+            raise ValueError("two classes have the same name")
         return self
 
     @property
@@ -139,12 +149,9 @@ def read_card(folder: Path) -> Card:
     """Read and check an artifact's card."""
     if not folder.is_dir():
         raise InputError(f"An artifact is a folder with {CARD} and {TENSORS}, but there is no folder {folder}.")
-    try:
-        raw = json.loads((folder / CARD).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"An artifact is a folder with {CARD} and {TENSORS}, but {folder} has no {CARD}.") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"The card {folder / CARD} must be json, but it cannot be read ({error}).") from error
+    if not (folder / CARD).exists():
+        raise InputError(f"An artifact is a folder with {CARD} and {TENSORS}, but {folder} has no {CARD}.")
+    raw = read_json(folder / CARD, "The card", MAX_CARD)
     if isinstance(raw, dict) and isinstance(raw.get("format"), int) and raw["format"] > FORMAT:
         raise InputError(
             f"The artifact {folder} must have format {FORMAT} or less for fedbasis {__version__}, but it has "
@@ -153,9 +160,7 @@ def read_card(folder: Path) -> Card:
     try:
         return Card.model_validate(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the card"
-        raise InputError(f"The card {folder / CARD} must be valid, but in '{where}': {first['msg']}.") from error
+        raise InputListError(str(folder / CARD), problem_lines(error, (), Card)) from error
 
 
 def require_trust(card: Card, where: Path | str, trust: bool, network: NetworkSource | None = None) -> None:
@@ -183,26 +188,35 @@ def load(
         wanted, got = ("bases", "a personal model") if kind == "bases" else ("a personal model", "bases")
         raise InputError(f"The folder {folder} must hold {wanted}, but it holds {got}; {hint}.")
     path = folder / TENSORS
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"The artifact {folder} must hold {TENSORS}, but it is missing; get the whole folder again.")
+    header, _ = read_header(path)
+    require_header(card, header, path, kind, network)
     if sha256_of(path) != card.sha256:
         raise InputError(
             f"The file {path} must be the one its card describes (by its sha256), but it was cut short or changed; "
             "get the whole folder again."
         )
     state, _ = read_tensors(path)
-    architecture = network_of(card, network)
-    module = architecture.build()
-    expected = shapes(module.state_dict()) if kind == "model" else architecture.layout(module).shapes
-    if ("" in state) != (kind == "model") or not state:
-        raise InputError(f"The file {path} must hold the tensors of {kind}, but it holds {sorted(state) or 'nothing'}.")
-    for group, tensors in state.items():
-        if group and expected.keys().isdisjoint(tensors):
-            continue  # what a method has besides models, such as a hypernetwork, it checks itself
-        where = f"The file {path} (for '{card.architecture.name}')" + (f", group '{group}'," if group else "")
-        require_same(tensors, expected, where)
     require_finite(state, f"The file {path}")
     return card, state
+
+
+def require_header(
+    card: Card, header: Header, path: Path, kind: Literal["bases", "model"], network: NetworkSource | None = None
+) -> None:
+    """Compare a file's header with the network of its card, before any memory is taken for either."""
+    architecture = network_of(card, network)
+    module = architecture.skeleton()
+    expected = shapes(module.state_dict()) if kind == "model" else architecture.layout(module).shapes
+    if ("" in header) != (kind == "model") or not header:
+        found = sorted(header) or "nothing"
+        raise InputError(f"The file {path} must hold the tensors of {kind}, but it holds {found}.")
+    for group, tensors in header.items():
+        if group and expected.keys().isdisjoint(tensors):
+            continue  # what a method has besides models, such as a hypernetwork: ``Serving.check`` compares it
+        where = f"The file {path} (for '{card.architecture.name}')" + (f", group '{group}'," if group else "")
+        require_same(tensors, expected, where)
 
 
 def whole_model(network: Network, tensors: Tensors) -> Tensors:

@@ -124,8 +124,8 @@ class SharedPredictions:
     """Predict classes of images. Where clients' models agree, they share a forward pass.
 
     ``none`` gives all clients the same model, so images that several clients are scored on are predicted once. Where
-    only the classifier is trained, the features of images are computed once, for all epochs, rates and clients. What is shared
-    is in the worker's cache: for as long as the server's state is the same, and for so many sets of images.
+    only the classifier is trained, the features of images are computed once, for all epochs, rates and clients. What is
+    shared is in the worker's cache: for as long as the server's state is the same, and for so many sets of images.
     """
 
     LIMIT = 64

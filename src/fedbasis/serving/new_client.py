@@ -4,7 +4,7 @@ The images are decoded in memory and leave no copy on the disk. When there are e
 that the accuracy before and after is measured on images the model was not trained on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,19 +17,21 @@ from torch import Tensor
 
 from fedbasis.methods import find_method
 from fedbasis.methods.base import Adaptation, Context, Method, Task, ValueTable
+from fedbasis.methods.problems import problem_lines
 from fedbasis.networks.hold_out import hold_out
 from fedbasis.networks.models import NetworkSource
 from fedbasis.networks.train import Examples, Recipe, predict
 from fedbasis.serving import artifact
 from fedbasis.serving.personalize import Fitted, personalize
 from fedbasis.serving.tables import as_record
+from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors, require_finite
 from fedbasis.tensors.seeding import numpy_generator
 from pflbed import InputError, scan_client
 from pflbed.cache import read_images
-from pflbed.errors import did_you_mean
+from pflbed.errors import InputListError, did_you_mean
 from pflbed.folders import SUFFIXES
-from pflbed.images import UNREADABLE, read_image
+from pflbed.images import UNREADABLE, Resolution, read_image
 
 ENOUGH = 20
 """Below this number of images none are held out."""
@@ -53,6 +55,8 @@ class Served:
     tables: Mapping[str, ValueTable]
     """What the client learned besides its model, for a reader."""
     losses: Sequence[float]
+    label_counts: Sequence[int]
+    """How many images of every class the client has; personalized accuracy weights test images by them."""
     bad: Sequence[tuple[str, str]] = field(default=())
     """Images that could not be read, with the reason."""
 
@@ -68,11 +72,8 @@ def method_of(card: artifact.Card, network: NetworkSource | None = None) -> Meth
     try:
         config = kind.Config(**card.settings)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise InputError(
-            f"The card's settings must fit the method '{card.method}', but {key}: {first['msg']}."
-        ) from error
+        where = f"The settings of '{card.method}' in the card"
+        raise InputListError(where, problem_lines(error, ("settings",), kind.Config)) from error
     rounds = max(2, int(card.provenance.get("rounds", 2)))
     return kind.build(config, Task(artifact.network_of(card, network), Recipe(preprocessing=card.pixels), rounds))
 
@@ -138,7 +139,7 @@ def serve(
     """Personalize a model for a client's images; ``bases`` and ``folder`` are what errors call these."""
     try:
         method.serving.check(server)
-    except KeyError as error:
+    except (KeyError, IndexError, RuntimeError) as error:
         raise InputError(
             f"Bases of {method.about.title} must hold {error}, but {bases} do not; get them again."
         ) from error
@@ -183,9 +184,10 @@ def serve(
         images=len(train),
         held_out=int(held.sum()),
         before=before,
-        after=result.validation[fitted.epoch - 1],
+        after=max(result.validation) if keep == "best" else result.validation[-1],
         tables=method.insight.learned(fitted.learned),
         losses=result.losses,
+        label_counts=torch.bincount(data.labels, minlength=len(card.classes)).tolist(),
         bad=list(bad),
     )
 
@@ -206,6 +208,7 @@ def model_of(served: Served) -> tuple[artifact.Card, State]:
         "held_out": served.held_out,
         "before": served.before,
         "after": served.after,
+        "label_counts": list(served.label_counts),
     }
     ways = served.method.ways
     alone = ways.one_network or served.way not in ways.own
@@ -220,26 +223,39 @@ def model_of(served: Served) -> tuple[artifact.Card, State]:
     return card, state if alone else {**state, LEARNED: served.fitted.learned}
 
 
-def predict_images(
-    model: Path, pixels: Tensor, trust: bool = False, network: NetworkSource | None = None
-) -> tuple[artifact.Card, Tensor]:
-    """Return a personal model's card and its class probabilities for images."""
-    card, state = artifact.load(model, "model", trust, network)
-    if LEARNED not in state:
-        return card, predict(artifact.load_module(model, trust, network)[1], pixels, card.pixels)
-    method = method_of(card, network)
-    workspace = method.task.network.workspace()
-    workspace.load({name: state[""][name] for name in method.task.layout.shapes})
-    return card, method.serving.probabilities(workspace, state[LEARNED], pixels)
+@dataclass(frozen=True)
+class Predictor:
+    """A personal model that is ready to predict."""
+
+    card: artifact.Card
+    method: Method
+    model: FlatModel
+    learned: Tensors
+
+    @classmethod
+    def load(
+        cls, folder: Path, trust: bool = False, network: NetworkSource | None = None, device: str = "cpu"
+    ) -> "Predictor":
+        """Load a personal model, and check what its method predicts with besides one network."""
+        card, state = artifact.load(folder, "model", trust, network)
+        alone = LEARNED not in state
+        method = method_of(card.model_copy(update={"method": "fedavg", "settings": {}}) if alone else card, network)
+        learned = state.get(LEARNED, {})
+        if not alone:
+            method.serving.check_learned(learned)
+        workspace = method.task.network.workspace(device)
+        workspace.load({name: state[""][name] for name in method.task.layout.shapes})
+        return cls(card, method, workspace, learned)
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Return the class probabilities of uint8 images [N, H, W, C], on the CPU."""
+        return self.method.serving.probabilities(self.model, self.learned, pixels)
 
 
-def read_loose(
-    model: Path, images: Sequence[Path], labelled: bool
-) -> tuple[artifact.Card, NDArray[np.uint8], list[Path], list[tuple[str, str]]]:
-    """Decode image files (folders are searched) for a model; with ``labelled``, their folders must be its classes."""
-    card = artifact.read_card(model)
+def find_images(paths: Sequence[Path], classes: Sequence[str] | None = None) -> list[Path]:
+    """List image files, those in folders too; with ``classes``, every image's folder must be one of them."""
     found: list[Path] = []
-    for path in images:
+    for path in paths:
         if path.is_dir():
             inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
             if not inside:
@@ -249,20 +265,37 @@ def read_loose(
             found.append(path)
         else:
             raise InputError(f"The image {path} must exist, but it does not.")
-    if labelled:
-        for path in found:
-            if (name := path.absolute().parent.name) not in card.classes:
-                raise InputError(
-                    f"With --labelled an image's folder must be a class of the model, but '{name}' of {path} is not"
-                    f"{did_you_mean(name, card.classes, cutoff=0.6)}; rename it."
-                )
-    pixels, good, bad = [], [], []
-    for path in found:
-        try:
-            pixels.append(read_image(path, card.pixels.resolution, card.architecture.channels))
-            good.append(path)
-        except UNREADABLE as error:
-            bad.append((str(path), f"{type(error).__name__}: {error}"))
-    if not good:
-        raise InputError(f"At least one image must be readable, but none of {len(bad)} is: {bad[0][0]} ({bad[0][1]}).")
-    return card, np.stack(pixels), good, bad
+    for path in found if classes is not None else ():
+        if (name := path.absolute().parent.name) not in (classes or ()):
+            raise InputError(
+                f"With --labelled an image's folder must be a class of the model, but '{name}' of {path} is not"
+                f"{did_you_mean(name, list(classes or ()), cutoff=0.6)}; rename it."
+            )
+    return found
+
+
+@dataclass(frozen=True)
+class ImageBatch:
+    """Some decoded images, and those that could not be read, with the reason."""
+
+    paths: list[Path]
+    pixels: NDArray[np.uint8]
+    bad: list[tuple[str, str]]
+
+
+def read_batches(card: artifact.Card, paths: Sequence[Path], batch: int) -> Iterator[ImageBatch]:
+    """Decode images a few at a time, for a model; images that cannot be read are listed."""
+    for start in range(0, len(paths), batch):
+        pixels, good, bad = [], [], []
+        for path in paths[start : start + batch]:
+            try:
+                pixels.append(read_image(path, card.pixels.resolution, card.architecture.channels))
+                good.append(path)
+            except (*UNREADABLE, InputError) as error:
+                bad.append((str(path), f"{type(error).__name__}: {error}"))
+        shape = (0, *_sides(card.pixels.resolution), card.architecture.channels)
+        yield ImageBatch(good, np.stack(pixels) if pixels else np.empty(shape, dtype=np.uint8), bad)
+
+
+def _sides(resolution: Resolution) -> tuple[int, int]:
+    return (resolution, resolution) if isinstance(resolution, int) else (resolution[0], resolution[1])

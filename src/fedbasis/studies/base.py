@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 
 from fedbasis.experiment import Prepared, prepare
 from fedbasis.experiment.config import Experiment, parse
+from fedbasis.networks.weights import weights_path
 from fedbasis.report.chapter import Chapter
 from fedbasis.report.runs import RunData
 from fedbasis.studies.scales import Scale, TestbedSettings
-from fedbasis.tensors.files import read_tensors
+from fedbasis.tensors.files import read_header
 from pflbed.dataset import EMBEDDED
 from pflbed.errors import InputError
 
@@ -96,9 +97,7 @@ class Setup:
                 option = f"--data {name}=FOLDER" if name else "--data FOLDER"
                 raise InputError(f"{option} must be a folder of images, but there is no folder {folder}.")
         if self.weights is not None:
-            if not Path(self.weights).is_file():
-                raise InputError(f"--weights FILE must be a safetensors file, but there is no file {self.weights}.")
-            read_tensors(Path(self.weights))  # raises if it is none
+            read_header(weights_path(self.weights))  # raises if it is none
 
     def _place(self, testbed: TestbedSettings) -> str:
         dataset = testbed.data.get("dataset")

@@ -1,7 +1,7 @@
 """Tables 5 and 6: the usual setting on CIFAR, five classes a client, for clients that took part and for new ones.
 
-A client that took part and has a model of its own from training is scored with that one (``kept``); where a method
-keeps none, the client adapts the server's state as a new client would, with all of its images.
+A client that took part and has a model of its own from training is scored with that one (``client-state``); where a
+method keeps none, the client adapts the server's state as a new client would, with all of its images.
 """
 
 from collections.abc import Mapping, Sequence

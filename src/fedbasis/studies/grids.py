@@ -84,10 +84,16 @@ def printed(setup: Setup, testbed: str) -> str:
     return setup.testbed(testbed).printed or testbed.removesuffix("-all")
 
 
+class Claim(str):
+    """A sentence that judges one of the paper's claims; a scale that is too small to learn has none."""
+
+    __slots__ = ()
+
+
 def claim(text: str, holds: bool | None, evidence: str) -> str:
     """Return a sentence on whether one of the paper's claims holds here, with the numbers."""
     verdict = "Too close to call here" if holds is None else "Holds here" if holds else "Does not hold here"
-    return f"{verdict}: {text} ({evidence})."
+    return Claim(f"{verdict}: {text} ({evidence}).")
 
 
 def above(ours: float, theirs: float, margin: float = 0.005) -> bool | None:

@@ -17,6 +17,7 @@ from fedbasis.report.files import write_files
 from fedbasis.report.runs import RunData
 from fedbasis.report.text import write_text
 from fedbasis.studies.base import Results, Setup, Study
+from fedbasis.studies.grids import Claim
 from fedbasis.studies.plan import Item
 from fedbasis.training.events import Emit
 from fedbasis.training.runs import Run
@@ -77,7 +78,8 @@ def write_all(studies: Sequence[Study], setup: Setup, done: Done, out: Path, com
     sections = []
     for study in studies:
         section = study.chapter(setup, found)
-        sections.append(replace(section, text=[scale, *found.lacking(study.requests(setup)), *section.text]))
+        text = [sentence for sentence in section.text if setup.scale.judges or not isinstance(sentence, Claim)]
+        sections.append(replace(section, text=[scale, *found.lacking(study.requests(setup)), *text]))
     write_files(sections, out)
     write_text(sections, list(runs.values()), command, out / "results.md")
     write_report(list(done.runs.values()), out / "report.html", sections)

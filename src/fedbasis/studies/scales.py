@@ -63,6 +63,11 @@ class Scale:
     components: int = 39
     """Of figure E: as many as forty models have around their mean."""
 
+    @property
+    def judges(self) -> bool:
+        """Whether the paper's claims can be judged at this scale."""
+        return self.name != "smoke"
+
     def settings(self, testbed: str, method: str) -> Settings:
         """Return a method's settings on a dataset; what is not here is the method's default.
 

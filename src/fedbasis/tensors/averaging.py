@@ -1,9 +1,9 @@
-"""How the server averages: by the mean, or so that a few clients cannot move the result far, whatever they send.
+"""How the server averages updates: by the mean, or by a robust mean that a few faulty clients cannot move far.
 
-The trimmed mean leaves out, coordinate by coordinate, the lowest and the highest values: ``trim`` of all weight at
-either end (a client on the border counts in part). The median leaves out all but the middle. Yin et al.,
-"Byzantine-Robust Distributed Learning", ICML 2018. Both need all of a round's values of a coordinate at once: what
-clients sent is put aside on disk and looked at a few coordinates at a time, so memory does not grow with the clients.
+The trimmed mean drops the lowest and the highest values of every coordinate: ``trim`` of the total weight at each end
+(a client on the border counts in part). The median drops all but the middle. Yin et al., "Byzantine-Robust Distributed
+Learning", ICML 2018. Both need all of a round's values of a coordinate at once. So the updates are stored on disk and
+read a few coordinates at a time, and memory does not grow with the number of clients.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,22 +18,28 @@ from fedbasis.tensors.params import StreamingMean, Tensors, columns, require_sam
 from pflbed.errors import InputError
 
 CHUNK_NUMBERS = 2**20
-"""So many numbers, of all clients together, are looked at at a time."""
+"""How many numbers, of all clients together, are read at a time."""
 NOTHING = 1e-9
-"""A share of all weight that is only rounding: times a huge number it would not be."""
+"""A share of the total weight up to this size is a rounding error and counts as zero."""
 SINGLE = 0.25
-"""With the median, this share at either end is brought into range where single models are needed."""
+"""With the median, the share of values at each end that is clamped where single models are needed."""
 
 
 class Mean(Protocol):
-    """What can be averaged over clients."""
+    """A mean over clients to which models are added one at a time."""
 
     def add(self, tensors: Mapping[str, Tensor], weight: float, where: str = "an update") -> None:
-        """Add one model with its weight."""
+        """Add one model.
+
+        Args:
+            tensors: The model.
+            weight: Its weight in the mean.
+            where: What error messages call it.
+        """
         ...
 
     def result(self) -> Tensors:
-        """Return the mean; refuse when nothing was added."""
+        """Return the mean; an error if nothing was added."""
         ...
 
 
@@ -42,21 +48,27 @@ MakeMean = Callable[[], Mean]
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging:
-    """The choice; by default the plain mean of all that clients send."""
+    """How updates are averaged; by default the plain mean.
+
+    Args:
+        kind: The plain mean, the trimmed mean or the median.
+        trim: The share of the total weight that the trimmed mean drops at each end.
+        clip: The maximal L2 norm of an update; longer ones are scaled down to it. None: no clipping.
+    """
 
     kind: Literal["mean", "trimmed", "median"] = "mean"
     trim: float = 0.2
     clip: float | None = None
-    """The longest update (sent minus received, all tensors as one vector) that is taken as it is."""
+    """The maximal L2 norm of an update (sent minus received, all tensors as one vector)."""
 
     @property
     def robust(self) -> bool:
-        """Whether it is another mean than the plain one."""
+        """Whether this is a trimmed mean or a median."""
         return self.kind != "mean"
 
     @property
     def trusting(self) -> bool:
-        """Whether clients are believed whatever they send."""
+        """Whether updates are averaged without any bound on them."""
         return not self.robust and self.clip is None
 
     def mean(self) -> Mean:
@@ -70,10 +82,9 @@ class Averaging:
         return middle(values.double(), weights.double(), 0.5 if self.kind == "median" else self.trim)
 
     def clamp_models(self, models: Sequence[Tensors]) -> Sequence[Tensors]:
-        """Bring models that are needed one by one into the range of the values that a trimmed mean counts.
+        """Clamp single models, coordinate by coordinate, to the range of the values that a trimmed mean counts.
 
-        A coordinate that lies outside is moved to the range's end: a model of garbage becomes one that is not further
-        away than some that others sent.
+        So a faulty model ends up no further out than some models of other clients.
         """
         if not self.robust or not self._cut(len(models)):
             return models
@@ -86,7 +97,7 @@ class Averaging:
         return [state[""] for state in on_disk({"": model} for model in bounded)]
 
     def clamp_outliers(self, values: Tensor) -> Tensor:
-        """Move values [clients, coordinates] that lie further out than that range is wide to there."""
+        """Clamp values [clients, coordinates] to that range, widened on both sides by its width."""
         if not self.robust or not self._cut(len(values)):
             return values
         low, high = self._range(values)
@@ -101,7 +112,7 @@ class Averaging:
 
 
 class OrderedMean:
-    """A trimmed mean or a median of models that wait on disk until all have come."""
+    """A trimmed mean or a median; the models are stored on disk until all are received."""
 
     def __init__(self, averaging: Averaging) -> None:
         self._averaging = averaging
@@ -109,16 +120,16 @@ class OrderedMean:
         self._weights: list[float] = []
 
     def add(self, tensors: Mapping[str, Tensor], weight: float, where: str = "an update") -> None:
-        """Put one model aside with its weight."""
+        """Store one model with its weight."""
         if self._models:
             require_same(tensors, shapes(self._models[0]), where)
         self._models += [state[""] for state in on_disk([{"": dict(tensors)}])]
         self._weights.append(weight)
 
     def result(self) -> Tensors:
-        """Return the middle of every coordinate, in the tensors' own precision."""
+        """Return the robust mean of every coordinate, in the tensors' own precision."""
         if sum(self._weights) <= 0:
-            raise InputError("A mean needs at least one update with a positive weight, but none arrived.")
+            raise InputError("A mean needs at least one update with a positive weight, but none was received.")
         weights = torch.tensor([self._weights], dtype=torch.float64)
         result = Tensors()
         for name, like in self._models[0].items():
@@ -132,10 +143,10 @@ def _columns(models: Sequence[Tensors], name: str) -> list[Tensor]:
 
 
 def middle(values: Tensor, weights: Tensor, cut: float) -> Tensor:
-    """Average the middle of every column of values [n, columns] for every row of weights [rows, n].
+    """Return the weighted trimmed mean of every column of values [n, columns] for every row of weights [rows, n].
 
-    ``cut`` of all weight is left out at either end; one half is the median, the mean of the two middle values if no
-    single one is in the middle.
+    ``cut`` of the total weight is dropped at each end; one half gives the median, which is the mean of the two middle
+    values if no single one is in the middle.
     """
     ordered, places = values.sort(dim=0)
     rows = []
@@ -146,7 +157,7 @@ def middle(values: Tensor, weights: Tensor, cut: float) -> Tensor:
             ends = [(upto < 0.5 - NOTHING).sum(0), (upto <= 0.5 + NOTHING).sum(0).clamp(max=len(values) - 1)]
             rows.append(torch.stack([ordered.gather(0, end[None])[0] for end in ends]).mean(0))
             continue
-        kept = upto.clamp(max=1 - cut) - (upto - share).clamp(min=cut)
-        kept = torch.where(kept > NOTHING, kept, 0.0)
-        rows.append(torch.where(kept > 0, kept * ordered, 0.0).sum(0) / kept.sum(0))  # zero times infinity is not zero
+        part = upto.clamp(max=1 - cut) - (upto - share).clamp(min=cut)
+        part = torch.where(part > NOTHING, part, 0.0)
+        rows.append(torch.where(part > 0, part * ordered, 0.0).sum(0) / part.sum(0))  # zero times infinity is not zero
     return torch.stack(rows)

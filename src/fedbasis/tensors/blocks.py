@@ -1,7 +1,7 @@
-"""Which parameter belongs to which block, for any ``nn.Module``, and where it lies in that block's flat vector.
+"""Which parameter of an ``nn.Module`` belongs to which block, and its offset in that block's flat vector.
 
-A block is the unit that has its own combination coefficients. All parameters of a block lie behind one another in one
-flat vector, and so do its floating-point buffers (the normalization statistics): combining bases is then one
+A block is a part of a network with its own combination coefficients. All parameters of a block are stored in one flat
+vector, and its floating-point buffers (the normalization statistics) in another. So combining bases is one
 matrix-vector product per block. Integer buffers (``num_batches_tracked``) are constants of the architecture: they are
 never sent, combined or averaged.
 """
@@ -21,7 +21,7 @@ BlockSpec = int | Mapping[str, Sequence[str]] | None
 
 @dataclass(frozen=True)
 class LayoutEntry:
-    """One named tensor of the network: its shape, its block, and its place in the block's flat vector."""
+    """One named tensor of the network: its shape, its block, and its range in the block's flat vector."""
 
     name: str
     shape: torch.Size
@@ -33,14 +33,14 @@ class LayoutEntry:
 
 @dataclass(frozen=True)
 class Layout:
-    """The order in which a network's tensors are laid out, block by block."""
+    """The order in which a network's tensors are stored, block by block."""
 
     blocks: tuple[str, ...]
     entries: tuple[LayoutEntry, ...]
 
     @cached_property
     def shapes(self) -> dict[str, torch.Size]:
-        """The shape of every tensor by name, parameters and statistics alike."""
+        """The shape of every parameter and every statistic, by name."""
         return {entry.name: entry.shape for entry in self.entries}
 
     def select(self, trained: bool) -> tuple[LayoutEntry, ...]:
@@ -52,18 +52,18 @@ class Layout:
         return {kind: tuple(e for e in self.entries if e.trained is kind) for kind in (True, False)}
 
     def size(self, block: int, trained: bool) -> int:
-        """Count the numbers of a block."""
+        """Return the length of a block's flat vector of parameters (trained) or statistics (not trained)."""
         return max((entry.stop for entry in self.select(trained) if entry.block == block), default=0)
 
     def block_of(self, prefix: str) -> int:
-        """Find the block that holds all parameters under a module prefix, such as the classifier's."""
-        found = {entry.block for entry in self.select(True) if _under(entry.name, prefix)}
-        if len(found) != 1:
+        """Return the block that holds all parameters under a module prefix, such as the classifier's."""
+        blocks = {entry.block for entry in self.select(True) if _under(entry.name, prefix)}
+        if len(blocks) != 1:
             raise InputError(
-                f"The parameters under '{prefix}' must lie in exactly one block, but they lie in {len(found)}; "
+                f"The parameters under '{prefix}' must be in exactly one block, but they are in {len(blocks)}; "
                 f"the blocks are {', '.join(self.blocks)}."
             )
-        return found.pop()
+        return blocks.pop()
 
     def flatten(self, tensors: Mapping[str, Tensor], trained: bool = True, where: str = "A model") -> list[Tensor]:
         """Copy named tensors into one flat vector per block (empty for a block that has none)."""
@@ -75,7 +75,7 @@ class Layout:
         return [torch.cat(parts) if parts else first.new_empty(0) for parts in flats]
 
     def unflatten(self, weights: Sequence[Tensor], statistics: Sequence[Tensor]) -> Tensors:
-        """Give the flat vectors their names and shapes back; the results are views."""
+        """Split flat vectors into named tensors, which are views into them; the inverse of ``flatten``."""
         return {
             entry.name: (weights if entry.trained else statistics)[entry.block][entry.start : entry.stop].view(
                 entry.shape
@@ -85,10 +85,12 @@ class Layout:
 
 
 def layout_of(module: nn.Module, spec: BlockSpec = None) -> Layout:
-    """Lay out a module's parameters and float buffers by blocks.
+    """Return the layout of a module's parameters and float buffers by blocks.
 
-    ``spec`` is ``None`` (the module's own ``blocks`` attribute, else its top-level children that hold parameters),
-    ``1`` (the whole network is one block), or a mapping ``block -> parameter-name prefixes``.
+    Args:
+        module: The network.
+        spec: ``None`` (the module's ``blocks`` attribute, else its top-level children that hold parameters), ``1``
+            (the whole network is one block), or a mapping ``block -> parameter-name prefixes``.
     """
     trained = [name for name, _ in module.named_parameters()]
     statistics = [name for name, buffer in module.named_buffers() if buffer.is_floating_point()]
@@ -124,23 +126,23 @@ def _assign(
         spec = getattr(module, "blocks", None) or _children_with_parameters(module)
     prefixes = {block: tuple(under) for block, under in spec.items()}
     names = tuple(prefixes)
-    found: dict[str, int] = {}
+    assigned: dict[str, int] = {}
     for name in trained + statistics:
         best = max(
             ((len(p), i) for i, under in enumerate(prefixes.values()) for p in under if _under(name, p)),
             default=None,
         )
         if best is not None:
-            found[name] = best[1]
+            assigned[name] = best[1]
         elif name in statistics:
-            found[name] = 0
-    missing = [name for name in trained if name not in found]
+            assigned[name] = 0
+    missing = [name for name in trained if name not in assigned]
     if missing:
         raise InputError(f"Every parameter needs a block, but no block's prefixes cover '{missing[0]}'; add it to one.")
-    empty = [block for i, block in enumerate(names) if i not in {found[name] for name in trained}]
+    empty = [block for i, block in enumerate(names) if i not in {assigned[name] for name in trained}]
     if empty:
         raise InputError(f"Every block needs at least one parameter, but no parameter name starts with '{empty[0]}'s.")
-    return names, found
+    return names, assigned
 
 
 def _children_with_parameters(module: nn.Module) -> dict[str, tuple[str, ...]]:

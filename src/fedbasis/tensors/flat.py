@@ -14,7 +14,13 @@ from fedbasis.tensors.params import Tensors
 
 
 class FlatModel:
-    """A private copy of a skeleton network; the skeleton itself is never changed."""
+    """A copy of a network on a device, with its parameters and gradients in flat vectors.
+
+    Args:
+        skeleton: The network; it is copied and never changed.
+        layout: Its layout by blocks.
+        device: Where the copy is.
+    """
 
     def __init__(self, skeleton: nn.Module, layout: Layout, device: torch.device | str = "cpu") -> None:
         self.module = deepcopy(skeleton).to(device)
@@ -50,7 +56,7 @@ class FlatModel:
             gradient.zero_()
 
     def load(self, tensors: Tensors, where: str = "A model") -> None:
-        """Take over a model's parameters and statistics and forget everything of the model before."""
+        """Replace all parameters and statistics, and reset the integer buffers."""
         device = self.weights[0].device
         weights = self.layout.flatten(tensors, True, where)
         statistics = self.layout.flatten(tensors, False, where)
@@ -61,6 +67,6 @@ class FlatModel:
                 buffer.copy_(self._constants[name])
 
     def tensors(self) -> Tensors:
-        """Copy the current model out to the CPU, by name."""
+        """Return a copy of the current parameters and statistics on the CPU, by name."""
         weights, statistics = ([flat.to("cpu", copy=True) for flat in kind] for kind in (self.weights, self.statistics))
         return self.layout.unflatten(weights, statistics)

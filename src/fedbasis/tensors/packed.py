@@ -1,14 +1,16 @@
-"""A state as one block of bytes: what is written once and read by many processes without a copy for each.
+"""A state as one block of bytes that many processes can map into memory without a copy for each.
 
-A block is a short json header (group, name, type, shape and place of every tensor), then the tensors, each at a
-multiple of 64 bytes as torch itself lays them out. ``mapped`` shows a file's tensors where they lie: the processes that
-map one file share its memory, and a page is copied only where somebody writes to it.
+A block is a short json header (group, name, type, shape and offset of every tensor), then the tensors, each at a
+multiple of 64 bytes, as torch aligns them. ``mapped`` returns tensors that are views into a memory-mapped file: the
+processes that map one file share its memory, and a page is copied only when a process writes to it.
 """
 
+import hashlib
 import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,7 +21,15 @@ from torch import Tensor
 
 from fedbasis.tensors.params import State
 from pflbed.errors import InputError
+from pflbed.foreign import parse_json
 
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+        torch.uint8, torch.bool,
+    )
+}  # fmt: skip
 ALIGNED = 64
 MAGIC = b"fedbasis"
 
@@ -28,8 +38,8 @@ def _rounded(size: int) -> int:
     return -(-size // ALIGNED) * ALIGNED
 
 
-def _parts(state: State, note: str) -> Iterator[bytes | memoryview]:
-    """Yield the header and the tensors' bytes, every one filled up to where the next begins."""
+def _parts(state: State, note: str, digest: bool = False) -> Iterator[bytes | memoryview]:
+    """Yield the header and the tensors' bytes, each padded to the alignment."""
     entries: list[list[Any]] = []
     tensors: list[Tensor] = []
     place = 0
@@ -38,7 +48,10 @@ def _parts(state: State, note: str) -> Iterator[bytes | memoryview]:
             entries.append([group, name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), place])
             tensors.append(tensor)
             place = _rounded(place + tensor.nbytes)
-    header = json.dumps({"groups": list(state), "tensors": entries, "size": place, "note": note}).encode()
+    about = {"groups": list(state), "tensors": entries, "size": place, "note": note}
+    if digest:
+        about["sha256"] = _digest(tensors)
+    header = json.dumps(about).encode()
     head = MAGIC + len(header).to_bytes(8, "little") + header
     yield head + b" " * (_rounded(len(head)) - len(head))
     for tensor in tensors:
@@ -47,14 +60,21 @@ def _parts(state: State, note: str) -> Iterator[bytes | memoryview]:
         yield b"\0" * (_rounded(tensor.nbytes) - tensor.nbytes)
 
 
-def write(path: Path, state: State, note: str = "") -> None:
-    """Write a state, and a note beside it, to a file."""
+def _digest(tensors: Iterable[Tensor]) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def write(path: Path, state: State, note: str = "", digest: bool = False) -> None:
+    """Write a state to a file, with a short text in its header; with a digest, reading detects changes."""
     with path.open("wb") as file:
-        _write(file, state, note)
+        _write(file, state, note, digest)
 
 
-def _write(file: BinaryIO, state: State, note: str = "") -> None:
-    for part in _parts(state, note):
+def _write(file: BinaryIO, state: State, note: str = "", digest: bool = False) -> None:
+    for part in _parts(state, note, digest):
         file.write(part)
 
 
@@ -64,7 +84,7 @@ def packed(state: State) -> NDArray[np.uint8]:
 
 
 def unpacked(block: NDArray[np.uint8], where: str = "A block of tensors") -> State:
-    """Show the tensors of a block as they lie in it."""
+    """Return the tensors of a block as views into it."""
     return _unpacked(block, where)[0]
 
 
@@ -72,19 +92,25 @@ def _unpacked(block: NDArray[np.uint8], where: str) -> tuple[State, str]:
     start = len(MAGIC) + 8
     try:
         if bytes(block[: len(MAGIC)]) != MAGIC:
-            raise ValueError("it begins with other bytes")
+            raise ValueError("its first bytes are wrong")
         length = int.from_bytes(bytes(block[len(MAGIC) : start]), "little")
-        header = json.loads(bytes(block[start : start + length]))
+        header = parse_json(bytes(block[start : start + length]), where)
         first = _rounded(start + length)
         if len(block) != first + header["size"]:
-            raise ValueError("it has another length than it says")
+            raise ValueError("its length differs from its header")
         state: State = {group: {} for group in header["groups"]}
         for group, name, kind, shape, place in header["tensors"]:
-            dtype: torch.dtype = getattr(torch, kind)
-            size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            dtype: torch.dtype = DTYPES[kind]
+            size = prod(shape) * dtype.itemsize
+            if not 0 <= place <= place + size <= header["size"]:
+                raise ValueError(f"'{group}/{name}' does not fit into it")
             part = torch.from_numpy(block[first + place : first + place + size])
             state[group][name] = part.view(dtype).view(shape)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if "sha256" in header and _digest(t for named in state.values() for t in named.values()) != header["sha256"]:
+            raise ValueError("its tensors have another digest")
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, IndexError, OverflowError) as error:
         raise InputError(f"{where} must be whole, but it was cut short or changed ({error}).") from error
     return state, str(header["note"])
 
@@ -94,22 +120,22 @@ def _map(file: Path | BinaryIO) -> NDArray[np.uint8]:
 
 
 def mapped(path: Path) -> State:
-    """Map a file's tensors into memory; who writes to them writes to a copy of one's own."""
+    """Map a file's tensors into memory, copy-on-write: writing to them does not change the file."""
     return unpacked(_map(path), f"The file {path}")
 
 
 def note_of(path: Path) -> str:
-    """Read what was noted beside a file's tensors."""
+    """Return the short text in a file's header."""
     return _unpacked(_map(path), f"The file {path}")[1]
 
 
 def on_disk(states: Iterable[State]) -> list[State]:
-    """Put states aside on disk as they come, and show them from there: all are at hand, none is held in memory."""
-    shown = []
+    """Write states to temporary files as they are produced, and return them mapped from there."""
+    stored = []
     for state in states:
-        with tempfile.TemporaryFile() as file:  # has no name; it is gone when nobody looks at its tensors any more
+        with tempfile.TemporaryFile() as file:  # it has no name and is deleted with the last of its tensors
             _write(file, state)
             file.flush()
             os.lseek(file.fileno(), 0, os.SEEK_SET)
-            shown.append(unpacked(_map(file)))
-    return shown
+            stored.append(unpacked(_map(file)))
+    return stored

@@ -1,4 +1,4 @@
-"""Arithmetic on named tensors: names and shapes are always checked, and means are taken in a stream.
+"""Arithmetic on named tensors: names and shapes are always checked, and means are computed one model at a time.
 
 ``Tensors`` is one model (or one group of numbers) by name; ``State`` is groups of them. Everything that is saved,
 sent or averaged is a ``State``, so there is one function for each of these.
@@ -6,6 +6,7 @@ sent or averaged is a ``State``, so there is one function for each of these.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,8 +17,17 @@ Tensors = dict[str, Tensor]
 State = dict[str, Tensors]
 
 
-def require_same(got: Mapping[str, Tensor], expected: Mapping[str, torch.Size], where: str) -> None:
-    """Refuse tensors whose names or shapes differ from what is expected, naming every difference in one sentence."""
+class HasShape(Protocol):
+    """A tensor, or what a file says about one."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """Its size in every dimension."""
+        ...
+
+
+def require_same(got: Mapping[str, HasShape], expected: Mapping[str, torch.Size], where: str) -> None:
+    """Raise an ``InputError`` that lists the differences if names or shapes are not the expected ones."""
     wrong = [f"'{name}' is missing" for name in expected if name not in got]
     wrong += [f"'{name}' is not expected" for name in got if name not in expected]
     wrong += [
@@ -31,7 +41,7 @@ def require_same(got: Mapping[str, Tensor], expected: Mapping[str, torch.Size], 
 
 
 def require_finite(state: State, where: str) -> None:
-    """Refuse a state that holds NaN or infinity, naming the first such tensor."""
+    """Raise an ``InputError`` that names the first tensor with NaN or infinity, if there is one."""
     for group, tensors in state.items():
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not _all_finite(tensor):
@@ -39,12 +49,12 @@ def require_finite(state: State, where: str) -> None:
 
 
 def _all_finite(tensor: Tensor) -> bool:
-    """Look at the least and the greatest number, which are NaN if any is: far quicker than asking every one."""
+    """Test the minimum and the maximum, which are NaN if any number is: much faster than ``isfinite`` on all."""
     return tensor.numel() == 0 or all(isfinite(float(end)) for end in torch.aminmax(tensor))
 
 
 def is_finite(state: State) -> bool:
-    """Tell whether all numbers of a state are finite."""
+    """Return whether all numbers of a state are finite."""
     try:
         require_finite(state, "")
     except InputError:
@@ -58,12 +68,12 @@ def shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
 
 
 def nbytes(state: State) -> int:
-    """Count the bytes a state takes on the wire, without any framing."""
+    """Return the bytes of all tensors of a state, without any message overhead."""
     return sum(tensor.nbytes for tensors in state.values() for tensor in tensors.values())
 
 
 def clone(state: State) -> State:
-    """Copy a state, so that no tensor is shared with the original."""
+    """Return a deep copy of a state."""
     return {group: {name: tensor.clone() for name, tensor in tensors.items()} for group, tensors in state.items()}
 
 
@@ -79,7 +89,7 @@ def only(tensors: Mapping[str, Tensor], names: Collection[str]) -> Tensors:
 
 
 def without(tensors: Mapping[str, Tensor], names: Collection[str]) -> Tensors:
-    """Return the tensors but those with these names."""
+    """Return the tensors without those with these names."""
     return {name: tensor for name, tensor in tensors.items() if name not in names}
 
 
@@ -92,7 +102,7 @@ def columns(models: Sequence[Tensors], names: Iterable[str], width: int = 1 << 1
 
 
 def inner_products(rows: Iterable[Tensor], count: int) -> Tensor:
-    """Return all inner products of ``count`` rows that come a few columns at a time."""
+    """Return the Gram matrix of ``count`` rows that are given a few columns at a time."""
     products = torch.zeros(count, count, dtype=torch.float64)
     for part in rows:
         products += part @ part.t()
@@ -102,8 +112,8 @@ def inner_products(rows: Iterable[Tensor], count: int) -> Tensor:
 class StreamingMean:
     """A weighted mean of models of which only one is in memory at a time.
 
-    The sum is kept in float64: the product of a float32 value and a whole-number weight is then exact, so the result
-    does not depend on how the tensors are laid out.
+    The sum is in float64: the product of a float32 value and a whole-number weight is then exact, so the result does
+    not depend on the memory layout of the tensors.
     """
 
     def __init__(self) -> None:
@@ -122,7 +132,7 @@ class StreamingMean:
         self._weight += weight
 
     def result(self) -> Tensors:
-        """Return the mean in the tensors' own precision; refuse when nothing was added."""
+        """Return the mean in the tensors' own precision; an error if nothing was added."""
         if self._weight <= 0:
-            raise InputError("A mean needs at least one update with a positive weight, but none arrived.")
+            raise InputError("A mean needs at least one update with a positive weight, but none was received.")
         return {name: (total / self._weight).to(self._dtypes[name]) for name, total in self._sums.items()}

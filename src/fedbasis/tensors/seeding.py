@@ -1,4 +1,4 @@
-"""Every random choice has a name: torch generators derived from the seed and the purpose; nothing is global."""
+"""Random generators derived from the seed and a named purpose; no global generator is used."""
 
 import torch
 
@@ -9,5 +9,5 @@ __all__ = ["numpy_generator", "seed_for", "torch_generator"]
 
 
 def torch_generator(*purpose: str | int) -> torch.Generator:
-    """Make the torch generator (on the CPU, so that every device draws the same) that belongs to a purpose."""
+    """Return the torch generator of a purpose; it is on the CPU, so that the draws are the same on every device."""
     return torch.Generator().manual_seed(seed_for(*purpose))

@@ -1,1 +1,1 @@
-"""Rounds, run folders, clipping and privacy."""
+"""Training: rounds, run folders, events, clipping and differential privacy."""

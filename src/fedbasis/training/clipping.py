@@ -1,7 +1,7 @@
-"""What a client sent, seen as an update: how far it is from what the client received, and shortened if that is too far.
+"""Clipping: scale a client's change down to a maximal L2 norm.
 
-A method says what its tensors are measured from (``Method.reference``). All of them together are one vector; whole
-numbers are choices, not distances, and stay as they are.
+The change is the difference from ``Updates.reference``, by default from what the client received. All tensors together
+are one vector. Integer tensors are choices, not distances, and are not changed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ from fedbasis.tensors.params import State
 
 
 def clip_updates(method: Method, server: State, updates: Iterable[tuple[str, Sent]]) -> Iterable[tuple[str, Sent]]:
-    """Shorten every update to the length that the task allows, if it says one."""
+    """Clip every update to ``task.averaging.clip``; without a limit, return the updates unchanged."""
     limit = method.task.averaging.clip
     return updates if limit is None else _shortened(method, server, updates, limit)
 
@@ -29,20 +29,20 @@ def _shortened(
 
 
 def clipped(sent: State, start: State, limit: float) -> State:
-    """Return the tensors at most ``limit`` (L2, all of them as one vector) from their start; short ones as they are."""
+    """Return tensors whose distance from ``start`` (L2, all of them as one vector) is at most ``limit``."""
     moved = differences(sent, start)
     factor = shortening(moved, limit)
     if factor == 1.0:
         return sent
-    near: State = {}
+    scaled: State = {}
     for group, named in moved.items():
         starts = {name: _start(start, group, name, sent[group][name]) for name in named}
-        near[group] = {n: (starts[n] + factor * far).to(sent[group][n].dtype) for n, far in named.items()}
-    return {group: {**tensors, **near[group]} for group, tensors in sent.items()}
+        scaled[group] = {n: (starts[n] + factor * change).to(sent[group][n].dtype) for n, change in named.items()}
+    return {group: {**tensors, **scaled[group]} for group, tensors in sent.items()}
 
 
 def differences(sent: State, start: State) -> State:
-    """Return how far every tensor is from its start, in float64; what has no like there is measured from zero."""
+    """Return the difference of every float tensor from its start, in float64; a missing start is zero."""
     return {
         group: {
             name: tensor.double() - _start(start, group, name, tensor)
@@ -54,11 +54,11 @@ def differences(sent: State, start: State) -> State:
 
 
 def shortening(moved: State, limit: float) -> float:
-    """Return the factor that makes a difference no longer than ``limit``: at most one; NaN if it has no length."""
+    """Return the factor, at most one, that scales a difference to the norm ``limit``; NaN if the norm is NaN."""
     length = sqrt(sum(float(tensor.square().sum()) for tensors in moved.values() for tensor in tensors.values()))
     return limit / max(length, limit)
 
 
 def _start(start: State, group: str, name: str, like: Tensor) -> Tensor | float:
-    found = start.get(group, {}).get(name)
-    return 0.0 if found is None or found.shape != like.shape else found.double()
+    tensor = start.get(group, {}).get(name)
+    return 0.0 if tensor is None or tensor.shape != like.shape else tensor.double()

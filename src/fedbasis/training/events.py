@@ -1,7 +1,7 @@
-"""What a run reports while it works: one kind of object for each event, sent to one callback.
+"""The events of a run: one class for each, passed to one callback.
 
-Whoever starts a run passes ``emit``, a function of one event. Several listeners are one function that calls them all;
-another process sends the events through a pipe as they are.
+The caller of a run passes ``emit``, a function of one event. ``to_all`` makes one function of several listeners; a
+worker process sends the events through a pipe.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ImagesDecoded:
-    """So many of all images are decoded."""
+    """Some images are decoded: ``done`` of ``total``."""
 
     done: int
     total: int
@@ -20,7 +20,7 @@ class ImagesDecoded:
 
 @dataclass(frozen=True)
 class ImagesSkipped:
-    """These images could not be read and are left out: path and reason."""
+    """Some images could not be read and are skipped: path and reason of each."""
 
     bad: Sequence[tuple[str, str]]
 
@@ -36,12 +36,12 @@ class RunStarted:
     served_done: int
     served: int
     done: bool = False
-    """Whether the run had ended before, so that its results are only read."""
+    """Whether the run was already done, so that its results are only read."""
 
 
 @dataclass(frozen=True)
 class WorkersStarted:
-    """These workers do the work."""
+    """The workers are chosen; ``description`` says how many and where."""
 
     description: str
 
@@ -77,11 +77,11 @@ Emit = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """Listen to nothing."""
+    """Ignore an event."""
 
 
 def to_all(*listeners: Emit) -> Emit:
-    """Send every event to several listeners, in their order."""
+    """Return a function that passes every event to several listeners, in their order."""
 
     def emit(event: Event) -> None:
         for listener in listeners:

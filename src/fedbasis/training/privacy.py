@@ -1,13 +1,13 @@
-"""Differential privacy of the clients: the server learns from a round nothing but the noisy mean of bounded updates.
+"""Differential privacy of the clients: a method gets only the noisy mean of clipped updates.
 
-Every client's update, all its tensors as one vector, is shortened to at most ``clip``; their sum is divided by the
-number of clients that were asked (one that fails, or sends what is no number, counts as an update of zero); Gaussian
-noise of deviation ``multiplier * clip / clients`` is added to every number. The method then sees this as if one client
-had sent it (``Method.folded``), so whatever it does with it costs nothing more. Numbers for the log do not take part.
+Every client's update, all its tensors as one vector, is clipped to the norm ``clip``. The sum is divided by the number
+of sampled clients (a client that fails, or sends NaN, counts as an update of zero). Gaussian noise of standard
+deviation ``multiplier * clip / clients`` is added to every number. The method then computes the next state from this
+mean (``Updates.from_average``), which is post-processing and costs no privacy. Numbers for the log are not protected.
 
-The server itself is trusted: it sees single updates. McMahan et al., "Learning Differentially Private Recurrent
-Language Models", ICLR 2018 (with a fixed number of clients a round). docs/how-to/privacy.md says what this
-protects and what not.
+The server itself is trusted: it receives single updates. McMahan et al., "Learning Differentially Private Recurrent
+Language Models", ICLR 2018 (with a fixed number of clients a round). docs/how-to/privacy.md explains what is protected
+and what is not.
 """
 
 import os
@@ -29,15 +29,25 @@ from fedbasis.training.clipping import differences, shortening
 from pflbed.errors import InputError
 
 Draw = Callable[[int], NDArray[np.float64]]
-"""So many numbers of the standard normal distribution."""
+"""A function from a count to that many standard normal numbers."""
 PIECE = 2**18
 VARIANCE = "running_var"
-"""What torch calls the statistics of normalization that cannot be negative."""
+"""The suffix of torch's names of running variances, which cannot be negative."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """How a run is protected; ``clients`` take part in all, ``sampled`` of them in every round."""
+    """The Gaussian mechanism of a run.
+
+    Args:
+        multiplier: The noise multiplier.
+        clip: The maximal L2 norm of an update.
+        delta: The delta at which epsilon is computed.
+        clients: The number of clients.
+        sampled: The number of clients in every round.
+        secret: Whether noise and client sampling use the operating system's randomness; if not, they use the run's
+            seed, which is for experiments.
+    """
 
     multiplier: float
     clip: float
@@ -45,24 +55,23 @@ class Mechanism:
     clients: int
     sampled: int
     secret: bool
-    """Noise and the choice of clients come from the operating system; if not, from the run's seed, for experiments."""
 
     def drawing_seed(self, seed: int) -> int:
-        """Return what a round's clients are drawn by: who took part must not be known if few are to hide many."""
+        """Return the seed of client sampling, which must be secret for privacy amplification by sampling."""
         return secrets.randbits(63) if self.secret else seed
 
     def epsilon(self, rounds: int) -> float:
-        """Return what the first so many rounds cost."""
+        """Return epsilon after this number of rounds."""
         return _epsilon(rounds, self.multiplier, self.clients, self.sampled, self.delta)
 
     def spent(self, rounds: int) -> dict[str, float]:
-        """Return it for the log."""
+        """Return epsilon and delta after this number of rounds, for the log."""
         return {"epsilon": self.epsilon(rounds), "delta": self.delta}
 
     def aggregate(
         self, method: Method, server: State, updates: Iterable[tuple[str, Sent]], seed: int, round: int
     ) -> State:
-        """Make the server's next state from the noisy mean of the updates."""
+        """Return the server's next state, from the noisy mean of the updates."""
         like: State = {}
         total: State = {}
         for client, sent in updates:
@@ -75,18 +84,18 @@ class Mechanism:
             moved = differences(tensors, start)
             factor = shortening(moved, self.clip)
             total = total or {g: {n: torch.zeros_like(t) for n, t in named.items()} for g, named in moved.items()}
-            for group, named in moved.items() if 0 < factor <= 1 else ():  # no number: an update of zero
-                for name, far in named.items():
-                    total[group][name].add_(far, alpha=factor)
+            for group, named in moved.items() if 0 < factor <= 1 else ():  # NaN: an update of zero
+                for name, change in named.items():
+                    total[group][name].add_(change, alpha=factor)
         if not like:
-            raise InputError(f"A mean needs at least one update, but none arrived in round {round + 1}.")
+            raise InputError(f"A mean needs at least one update, but none was received in round {round + 1}.")
         draw = urandom_normal if self.secret else numpy_generator(seed, "privacy noise", round).standard_normal
         mean: State = {}
         for group, named in like.items():
             noisy = {name: self._noisy(total[group][name], draw) for name in named}
             mean[group] = {name: (old.double() + noisy[name]).to(old.dtype) for name, old in named.items()}
             for name in (name for name in named if name.endswith(VARIANCE)):
-                mean[group][name].clamp_(min=0)  # noise knows no sign; what is made of the noisy mean costs nothing
+                mean[group][name].clamp_(min=0)  # noise can make it negative; clamping is post-processing
         return method.updates.from_average(server, mean, seed)
 
     def _noisy(self, total: Tensor, draw: Draw) -> Tensor:
@@ -98,7 +107,7 @@ class Mechanism:
 
 
 def urandom_normal(count: int) -> NDArray[np.float64]:
-    """Draw every number from the operating system: there is no seed that could be guessed."""
+    """Draw standard normal numbers from the operating system's randomness."""
     from scipy.special import ndtri
 
     bits = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(11)
@@ -111,11 +120,11 @@ def _epsilon(rounds: int, multiplier: float, clients: int, sampled: int, delta: 
 
 
 def _require_bounded(tensors: State, start: State, client: str) -> None:
-    """Everything that counts must be a distance from what all clients received."""
+    """Raise an ``InputError`` unless every tensor is a float tensor with a reference of the same shape."""
     for group, named in tensors.items():
         for name, tensor in named.items():
             if not tensor.is_floating_point() or start.get(group, {}).get(name, torch.empty(0)).shape != tensor.shape:
                 raise InputError(
-                    f"With [privacy] everything that is sent must be a change of what was received, but "
-                    f"'{group}/{name}' of {client} is not; leave [privacy] out or choose another method."
+                    f"With [privacy] every sent tensor must be a change of a received one, but "
+                    f"'{group}/{name}' of {client} is not; remove [privacy] or choose another method."
                 )

@@ -1,4 +1,4 @@
-"""The rounds of a federation: sample clients, update them, aggregate, measure, checkpoint; and go on after a stop."""
+"""The training rounds: sample clients, update them, aggregate, evaluate, write checkpoints, and resume from them."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,11 +23,18 @@ from pflbed import Client, Images
 from pflbed.errors import InputError
 
 ValidateServer = Callable[[State], float | None]
-Measure = Callable[[int, State], dict[str, Any]]  # round, the server's state after it -> more numbers for the log
+Measure = Callable[[int, State], dict[str, Any]]  # round, the server's state after it -> additional numbers for the log
 
 
 def sampled(clients: Sequence[str], participation: float | int, seed: int, round: int) -> list[str]:
-    """Draw a round's clients, by count (a whole number) or by share; the same draw for every method."""
+    """Sample a round's clients; the sample does not depend on the method.
+
+    Args:
+        clients: The names of all clients.
+        participation: How many to sample: an integer is a count, a float a share.
+        seed: The seed of the run.
+        round: The number of the round, from 0.
+    """
     count = participation if isinstance(participation, int) else max(1, round_half_up(participation * len(clients)))
     if count > len(clients):
         raise InputError(f"'participation' asks for {count} clients a round, but there are only {len(clients)}.")
@@ -46,7 +53,7 @@ NOT_FINITE = "values that are not finite numbers"
 
 
 class UpdateStream:
-    """Pass updates through to the aggregation while measuring them; refuse broken ones by the client's name."""
+    """Iterate over the updates for the aggregation; collect numbers for the log, and leave unusable updates out."""
 
     def __init__(
         self, updates: Iterator[tuple[str, Sent | NoUpdate]], expected: int, round: int, emit: Emit = ignore
@@ -81,10 +88,12 @@ class UpdateStream:
                     "diverged; lower train.rate."
                 )
             client, reason = next(iter(self.reasons.items()))
-            raise InputError(f"Round {self._round} needs an update, but none can be used; that of {client}: {reason}")
+            raise InputError(
+                f"Round {self._round} needs a usable update, but there is none; the update of {client}: {reason}"
+            )
 
     def left_out(self) -> dict[str, Any]:
-        """Return for the log whose updates were not used, and why."""
+        """Return, for the log, the clients whose updates were not used, and the reasons."""
         more = {"absent": self.absent} if self.absent else {}
         return {"refused": self.refused, **more, **({"reasons": self.reasons} if self.reasons else {})}
 
@@ -93,10 +102,10 @@ class UpdateStream:
         nested: dict[str, Any] = {}
         for key, values in self.numbers.items():
             *groups, last = key.split("/")
-            place = nested
+            inner = nested
             for group in groups:
-                place = place.setdefault(group, {})
-            place[last] = float(np.mean(values))
+                inner = inner.setdefault(group, {})
+            inner[last] = float(np.mean(values))
         return nested
 
 
@@ -122,11 +131,23 @@ def train(
     measure: Measure | None = None,
     privacy: Mechanism | None = None,
 ) -> State:
-    """Train to the end and return the server's state.
+    """Train for all rounds and return the server's state.
 
-    With a run, every round is logged in its folder, and a checkpoint there is resumed. A checkpoint is written after a
-    round if the last one is ``checkpoint_seconds`` ago, at the end, and on the way out after Ctrl-C or an error; so
-    quick rounds are not slowed down, and a kill costs no more than that time. Without a run nothing is written.
+    A checkpoint is written after a round if the last one is ``checkpoint_seconds`` old, after the last round, and after
+    Ctrl-C or an error. So short rounds are not slowed down, and a killed run loses no more than that time.
+
+    Args:
+        method: A method that is bound to a task.
+        engine: Updates the clients.
+        clients: The names of the participating clients.
+        seed: The seed of the run.
+        run: The run folder: rounds are logged there, and training resumes from its checkpoint; None: write nothing.
+        participation: Clients a round: an integer is a count, a float a share.
+        validate: Scores the server's state after every round.
+        checkpoint_seconds: The least time between two checkpoints.
+        emit: Called with every event.
+        measure: Returns additional numbers for the log after every round.
+        privacy: The mechanism of differential privacy; None: none.
     """
     checkpoint = None if run is None else run.load_checkpoint()
     server, start = (method.init(seed), 0) if checkpoint is None else checkpoint
@@ -143,7 +164,7 @@ def train(
             sync(run.metrics)
             engine.states.sync(done)
             run.save_checkpoint(server, done)
-        engine.states.prune(done)
+        engine.states.prune(saved if run is not None else done)  # a damaged checkpoint falls back to the one before
         saved, last = done, time.monotonic()
 
     try:
@@ -151,7 +172,7 @@ def train(
             began = time.perf_counter()
             chosen = sampled(clients, participation, seed if privacy is None else privacy.drawing_seed(seed), number)
             down = nbytes(method.broadcast(server, chosen[0]))
-            silent = privacy is not None and privacy.secret  # what clients report of themselves has no noise
+            silent = privacy is not None and privacy.secret  # numbers of single clients have no noise
             updates = engine.map(server, chosen, number)
             stream = UpdateStream(updates, len(chosen), number + 1, ignore if silent else emit)
             if privacy is None:
@@ -188,9 +209,9 @@ def train(
 
 
 class Validation:
-    """Score the model that a new client starts from, on every domain's validation images, weighted by client.
+    """The mean accuracy over the clients of the model that a new client starts from, on their validation images.
 
-    Clients that share their validation images share the forward pass, and the mean over them is one mean weight.
+    Clients with the same validation images share one forward pass.
     """
 
     def __init__(self, method: Method, clients: Iterable[Client]) -> None:
@@ -205,7 +226,7 @@ class Validation:
                 self._count += 1
 
     def __call__(self, server: State) -> float | None:
-        """Return the mean accuracy over the clients, or nothing if none of them has validation images."""
+        """Return the mean accuracy over the clients, or None if no client has validation images."""
         self._model.load(self._method.model(server))
         total = 0.0
         for images, weights in self._sets.items():

@@ -1,7 +1,7 @@
 """A run is a folder named by the hash of its configuration: config, metrics, evaluation, checkpoint, bases, done.
 
-Everything in it appears whole or not at all, so a run can be killed at any moment and started again: it goes on from
-its last checkpoint and ends with the same bits. One process at a time works on a run.
+All files are written atomically, so a run can be killed at any moment and started again: it resumes from its last
+checkpoint and ends with the same bits. Only one process at a time can use a run.
 """
 
 import contextlib
@@ -14,18 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbasis.tensors.files import read_tensors, write_tensors
+from fedbasis.tensors.files import DIGEST, read_tensors, write_tensors
 from fedbasis.tensors.params import State
 from pflbed.errors import InputError
 from pflbed.files import replacing, write_json
+from pflbed.foreign import read_json_lines
 
-CHECKPOINT = "2"
-"""The format of checkpoints; the first one held what clients keep as well."""
+CHECKPOINT = "3"
+"""The format version of checkpoints."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """The places inside a run folder."""
+    """The paths in a run folder."""
 
     folder: Path
 
@@ -41,12 +42,12 @@ class Run:
 
     @property
     def evaluation(self) -> Path:
-        """One json line per new client, way, size and rate."""
+        """One json line per served client, way, size and rate."""
         return self.folder / "evaluation.jsonl"
 
     @property
     def results(self) -> Path:
-        """The scored table."""
+        """The table of results."""
         return self.folder / "results.json"
 
     @property
@@ -55,13 +56,18 @@ class Run:
         return self.folder / "checkpoint.safetensors"
 
     @property
+    def previous_checkpoint(self) -> Path:
+        """The checkpoint before, which is used if the last one is damaged."""
+        return self.folder / "checkpoint-previous.safetensors"
+
+    @property
     def about(self) -> Path:
-        """What reports print about the method: its title, its ways, its charts."""
+        """Texts about the method for reports: its title, the labels of its ways, its charts."""
         return self.folder / "method.json"
 
     @property
     def client_states(self) -> Path:
-        """What clients keep while the run trains."""
+        """The client states during training."""
         return self.folder / "client_states"
 
     @property
@@ -71,12 +77,12 @@ class Run:
 
     @property
     def federation(self) -> Path:
-        """The terms of a federation whose nodes hold the data; its server has bases, and no images to score."""
+        """The settings of a federation on real nodes; its server has bases, but no images to evaluate on."""
         return self.folder / "federation.json"
 
     @property
     def done(self) -> bool:
-        """Whether the run has ended."""
+        """Whether the run is complete."""
         return (self.folder / "done").exists()
 
     @property
@@ -92,12 +98,12 @@ class Run:
         return False
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """Mark the end."""
+        """Mark the run as complete, with a short summary."""
         write_json(self.folder / "done", summary)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Work on the run alone; a second process is refused at once, and a killed one leaves no lock behind."""
+        """Hold the lock of the run; an error if another process holds it. A killed process releases it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("a") as file:
             try:
@@ -106,61 +112,75 @@ class Run:
                 raise InputError(
                     f"Only one process may train a run, but another is training {self.folder}; wait for it or stop it."
                 ) from None
-            for stale in (*self.folder.glob(".*.tmp"), *self.folder.glob("*/.*.tmp")):  # what a killed one was writing
+            for stale in (
+                *self.folder.glob(".*.tmp"),
+                *self.folder.glob("*/.*.tmp"),
+            ):  # files that a killed process was writing
                 if stale.is_dir():
                     shutil.rmtree(stale)
                 else:
-                    stale.unlink(missing_ok=True)  # it may have lain in a folder removed just now
+                    stale.unlink(missing_ok=True)  # its folder may have just been removed
             yield
 
     def save_checkpoint(self, server: State, rounds_done: int) -> None:
-        """Write the state after a round, in one atomic step."""
+        """Write the state after a round, in one atomic step; the checkpoint before it is kept."""
+        if self.checkpoint.exists():
+            self.checkpoint.replace(self.previous_checkpoint)
         state = {f"server/{group}": tensors for group, tensors in server.items()}
-        write_tensors(self.checkpoint, state, {"rounds_done": str(rounds_done), "format": CHECKPOINT})
+        write_tensors(self.checkpoint, state, {"rounds_done": str(rounds_done), "format": CHECKPOINT}, digest=True)
 
     def load_checkpoint(self) -> tuple[State, int] | None:
-        """Read the last checkpoint, or nothing when there is none."""
-        if not self.checkpoint.exists():
-            return None
-        try:
-            state, metadata = read_tensors(self.checkpoint)
-            rounds_done = int(metadata["rounds_done"])
-            if metadata["format"] != CHECKPOINT:
-                raise ValueError(metadata["format"])
-        except (InputError, KeyError, ValueError) as error:
-            raise InputError(
-                f"The checkpoint {self.checkpoint} must be whole and of this version, but it is not; "
-                "remove it to start this run from its first round."
-            ) from error
-        server = {group.removeprefix("server/"): t for group, t in state.items() if group.startswith("server/")}
-        return server, rounds_done
+        """Return the state and the rounds of the last valid checkpoint, or None if there is none."""
+        damaged: InputError | None = None
+        for path in (self.checkpoint, self.previous_checkpoint):
+            try:
+                if path.exists():
+                    return _read_checkpoint(path)
+            except InputError as error:
+                damaged = damaged or error
+        if damaged is not None:
+            raise damaged
+        return None
+
+    def remove_checkpoints(self) -> None:
+        """Remove what only a resumed run needs."""
+        self.checkpoint.unlink(missing_ok=True)
+        self.previous_checkpoint.unlink(missing_ok=True)
+
+
+def _read_checkpoint(path: Path) -> tuple[State, int]:
+    try:
+        state, metadata = read_tensors(path)
+        rounds_done = int(metadata["rounds_done"])
+        if metadata["format"] != CHECKPOINT or DIGEST not in metadata or rounds_done < 0:
+            raise ValueError(metadata["format"])
+    except (InputError, KeyError, ValueError) as error:
+        raise InputError(
+            f"The checkpoint {path} must be as this version wrote it, but it is damaged or of another version; remove "
+            "it to start this run from its first round."
+        ) from error
+    server = {group.removeprefix("server/"): t for group, t in state.items() if group.startswith("server/")}
+    return server, rounds_done
 
 
 def append_line(path: Path, record: dict[str, Any]) -> None:
-    """Add one json line."""
+    """Append one json line."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
 
 
 def sync(path: Path) -> None:
-    """Push a file to the disk."""
+    """Flush a file to disk."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read json lines; a last line that a kill cut short does not count."""
-    records: list[dict[str, Any]] = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                records.append(json.loads(line))
-            except ValueError:
-                break
-    return records
+    """Read json lines; an incomplete last line is ignored."""
+    return list(read_json_lines(path, "The log"))
 
 
 def rewrite_lines(path: Path, records: list[dict[str, Any]]) -> None:
-    """Replace a file of json lines as a whole."""
+    """Replace a file of json lines, atomically."""
     with replacing(path) as temporary:
         temporary.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")

@@ -17,7 +17,7 @@ def write_blank(benchmark: Benchmark, folder: Path, out: Path, report: Callable[
     """List every client's test rows; a shared test image is listed once per client."""
     tested = [name for name in benchmark.client_ids if benchmark.held_weights(name, "test").sum()]
     if not tested:
-        raise InputError("a benchmark must have test images to be predicted, got none; build it with a test share")
+        raise InputError("A benchmark must have test images to be predicted, got none; build it with a test share")
     total = sum(len(benchmark.held_rows(name, "test")) for name in tested)
     done = 0
     with (folder / FILE).open("w", newline="", encoding="utf-8") as file:

@@ -44,7 +44,7 @@ def picture(dataset: Dataset, path: str) -> Picture:
         raise
     except (*UNREADABLE, KeyError) as error:
         raise InputError(
-            f"every image of a benchmark must be readable, but {path[:200]!r} in {dataset.root} is not "
+            f"Every image of a benchmark must be readable, but {path[:200]!r} in {dataset.root} is not "
             f"({reason(error, dataset.root)}); restore it, give its folder with --data, or build the benchmark again"
         ) from error
     # Records of different files often have the same number, so the whole path is the name.

@@ -9,6 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from pflbed.cache import Decoded, Progress
+from pflbed.problems import Problem
 from pflbed.spec import Spec
 from pflbed.table import Table
 
@@ -35,7 +36,7 @@ class Source:
     """The number of images of each domain in the complete dataset."""
     spec: Spec
     """The paper's split of it."""
-    oddities: Callable[[Path], list[str]] = lambda _: []
+    oddities: Callable[[Path], list[Problem]] = lambda _: []
     """Describe entries of that folder that are not listed: empty folders, other files, almost equal names."""
     decoded: Callable[[Progress | None], Decoded] | None = None
     """All pixels at once, at ``resolution``, for a dataset that is computed and not read from image files."""

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pflbed.errors import InputError
+from pflbed.foreign import read_bytes
 from pflbed.safe_paths import inside
 from pflbed.sources.base import Source, find_folder
 from pflbed.spec import Spec
 from pflbed.table import Table
 
+MAX_NAMES = 2**20
 PIXELS = 3 * 32 * 32
 AGAIN = "download the binary version again"
 
@@ -64,7 +66,7 @@ def scan(version: Version, root: Path) -> Table:
         if found.max() >= version.classes:
             first = int(np.argmax(found >= version.classes))
             raise InputError(
-                f"a label must lie in 0..{version.classes - 1}, got {found[first]} in record {first} of {stem}.bin in "
+                f"A label must lie in 0..{version.classes - 1}, got {found[first]} in record {first} of {stem}.bin in "
                 f"{root}; {AGAIN}"
             )
         digest.update(f"\0{stem} {len(records)}\0".encode())
@@ -95,7 +97,7 @@ def open100(root: Path, path: str) -> Image.Image:
 def _open(version: Version, root: Path, path: str) -> Image.Image:
     stem, _, number = path.partition("/")
     if stem not in version.files or not re.fullmatch("[0-9]{5}", number):
-        raise InputError(f"a row must be named like {version.files[0]}/00042, got {path[:200]!r}; scan the files again")
+        raise InputError(f"A row must be named like {version.files[0]}/00042, got {path[:200]!r}; scan the files again")
     records = _records(version, root, stem)
     if int(number) >= len(records):
         raise InputError(f"{stem}.bin in {root} must hold record {number}, got only {len(records)} records; {AGAIN}")
@@ -118,7 +120,8 @@ def _file(version: Version, root: Path, name: str) -> Path:
 
 def _names(version: Version, root: Path) -> tuple[str, ...]:
     file = _file(version, root, version.names)
-    lines = (line.strip() for line in file.read_text(encoding="utf-8", errors="replace").splitlines())
+    text = read_bytes(file, "The list of classes", MAX_NAMES).decode("utf-8", errors="replace")
+    lines = (line.strip() for line in text.splitlines())
     names = tuple(line for line in lines if line)
     if len(names) != version.classes or len(set(names)) != version.classes:
         raise InputError(

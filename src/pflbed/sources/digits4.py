@@ -24,6 +24,7 @@ from PIL import Image
 from pflbed.cache import Decoded, Progress, cache_dir
 from pflbed.errors import InputError
 from pflbed.files import replacing, write_json
+from pflbed.foreign import map_array, read_json_object
 from pflbed.seeding import generator
 from pflbed.sources import photo, typeset
 from pflbed.sources.base import Source
@@ -155,12 +156,12 @@ def _table(fields: dict[str, Any], digest: str) -> Table:
 def read_cached(folder: Path) -> Decoded | None:
     """The cached data, or None if anything is missing, incomplete or changed."""
     try:
-        fields = json.loads((folder / f"{NAME}.json").read_text(encoding="utf-8"))
-        images = np.load(folder / f"{NAME}.npy", allow_pickle=False)
-        if images.dtype != np.uint8 or _digest(images, fields) != fields["digest"]:
+        fields = read_json_object(folder / f"{NAME}.json", "The cached table")
+        images = np.array(map_array(folder / f"{NAME}.npy", "The cached images", (None, 28, 28, 3)))
+        if _digest(images, fields) != fields["digest"]:
             return None
         return Decoded(_table(fields, fields["digest"]), images, [])
-    except (OSError, EOFError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -5,7 +5,6 @@ here: all files are read together, and the natural partition draws each client's
 """
 
 import hashlib
-import json
 import string
 from collections.abc import Mapping
 from functools import lru_cache
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pflbed.errors import InputError
+from pflbed.foreign import parse_json, read_bytes
 from pflbed.safe_paths import check_relative, inside
 from pflbed.sources.base import Source, find_folder
 from pflbed.spec import Spec
@@ -24,6 +24,8 @@ from pflbed.table import Table, in_order
 
 CLASSES = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
 """In LEAF's numbering."""
+MAX_FILE = 2 * 2**30
+"""Bytes of one of LEAF's files, which hold some hundred megabytes."""
 STEPS = (("train", "test"), ("rem_user_data",), ("sampled_data",), ("all_data",))
 """The folders of LEAF's steps, the last step first: as in LEAF, what was made last counts."""
 
@@ -85,7 +87,7 @@ def open_image(root: Path, path: str) -> Image.Image:
     found = [file for name in step if (file := inside(base, f"{name}/{stem}.json")).is_file()]
     pixels = _read(found[0], _stamp(found[0])).pixels.get(user) if found else None
     if pixels is None or not (number.isascii() and number.isdigit() and int(number) < len(pixels)):
-        raise InputError(f"a row must name a file, a writer and an image of {root}, got {path[:200]!r}; scan it again")
+        raise InputError(f"A row must name a file, a writer and an image of {root}, got {path[:200]!r}; scan it again")
     return Image.fromarray(pixels[int(number)]).convert("RGB")
 
 
@@ -118,13 +120,13 @@ def _stamp(file: Path) -> tuple[int, int]:
 @lru_cache(maxsize=2)
 def _read(file: Path, _stamp: tuple[int, int]) -> Writers:
     """Read and check a file; a writer's pixels are made small at once, as a file is some hundred megabytes of text."""
-    content = file.read_bytes()
+    content = read_bytes(file, "LEAF's file", MAX_FILE)
+    data = parse_json(content, f"LEAF's file {file}")
     try:
-        data = json.loads(content)
         listed = list(zip(data["users"], data["num_samples"], strict=True))
         own = {user: data["user_data"][user] for user, _ in listed}
         raw = {user: (own[user]["x"], own[user]["y"]) for user in own}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise _wrong(file, "hold users, num_samples and user_data, with x and y for each user", repr(error)) from error
     if len(own) != len(listed) or not all(isinstance(user, str) and user and "/" not in user for user in own):
         raise _wrong(file, "name every user once, without a slash", "a user twice, empty or with a slash")
@@ -166,7 +168,7 @@ def _numbers(values: list[Any], kinds: str) -> NDArray[Any] | None:
 
 
 def _wrong(file: Path, must: str, got: str) -> InputError:
-    return InputError(f"a json file of LEAF must {must}, got {got} in {file}; run LEAF's preprocess.sh again")
+    return InputError(f"A json file of LEAF must {must}, got {got} in {file}; run LEAF's preprocess.sh again")
 
 
 SOURCE = Source(

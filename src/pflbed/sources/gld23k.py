@@ -39,7 +39,7 @@ def _paths(root: Path, file: Path, ids: Any) -> Any:
     row = pc.index(pc.match_substring_regex(ids, IMAGE_ID), False).as_py()
     if row >= 0:
         raise InputError(
-            f"an image_id must be letters and digits, at least three, got {ids[row].as_py()[:200]!r} in row {row + 1} "
+            f"An image_id must be letters and digits, at least three, got {ids[row].as_py()[:200]!r} in row {row + 1} "
             f"of {file}; download the list again"
         )
     if (root / "images").is_dir():

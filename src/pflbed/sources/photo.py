@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from pflbed.images import open_picture
+
 SIDE = 28
 LARGEST_PATCH = 160
 CONTRAST = 70.0
@@ -23,7 +25,7 @@ def photographs() -> list[NDArray[np.uint8]]:
     from matplotlib import cbook
     from sklearn.datasets import load_sample_images
 
-    with Image.open(Path(str(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)))) as opened:
+    with open_picture(Path(str(cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)))) as opened:
         hopper = np.asarray(opened.convert("RGB"), dtype=np.uint8)
     return [*(np.asarray(image, dtype=np.uint8) for image in load_sample_images().images), hopper]
 

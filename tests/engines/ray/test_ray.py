@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import pytest
 
+from battery import VARIANTS, clients, make, same
 from fedbasis.engines.base import Result, WorkerContext, Workers, WorkFunction
 from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.pool import WorkerError
@@ -25,7 +26,7 @@ from fedbasis.engines.ray.connection import Placement, RayConnection, library, p
 from fedbasis.engines.ray.transfer import ObjectCache
 from fedbasis.engines.simulation import Simulation
 from fedbasis.engines.transport import dumps
-from fedbasis.experiment import Observer, Prepared, execute, prepare
+from fedbasis.experiment import Prepared, execute, prepare
 from fedbasis.experiment.config import Experiment, parse
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Method, Task
@@ -34,10 +35,10 @@ from fedbasis.networks.train import Recipe
 from fedbasis.serving.evaluation import EvaluationPlan, evaluate
 from fedbasis.tensors.packed import packed
 from fedbasis.tensors.params import State
+from fedbasis.training.events import Event, RoundEnded
 from fedbasis.training.runs import Run, read_lines
 from helpers import MINUTES, gone, wait_until
 from pflbed import InputError
-from test_methods import VARIANTS, clients, make, same
 
 RAY = importlib.util.find_spec("ray")  # importing it here would be too early for its settings
 if RAY is None or RAY.origin is None:  # this folder, too, is called ray
@@ -49,12 +50,12 @@ class MethodItem:
     """An item of any method's task."""
 
     method: Method
-    job: WorkFunction
+    function: WorkFunction
     item: Any
 
 
 def do_local_work(_: WorkerContext, shared: State, item: MethodItem) -> Result:
-    return item.job(WorkerContext(item.method), shared, item.item)
+    return item.function(WorkerContext(item.method), shared, item.item)
 
 
 class ForMethod:
@@ -65,8 +66,12 @@ class ForMethod:
     def __init__(self, cluster: Cluster, method: Method) -> None:
         self._cluster, self._method = cluster, method
 
-    def run(self, job: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
-        return self._cluster.run(do_local_work, shared, [MethodItem(self._method, job, item) for item in items], names)
+    def run(
+        self, function: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]
+    ) -> Iterator[Result]:
+        return self._cluster.run(
+            do_local_work, shared, [MethodItem(self._method, function, item) for item in items], names
+        )
 
     def close(self) -> None:
         self._cluster.close()
@@ -195,7 +200,9 @@ def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_evaluation_is_the_same_and_shared_images_travel_once(two: Cluster, serial: tuple[Prepared, Run]) -> None:
     method, new = serial[0].method, serial[0].new
-    plan = EvaluationPlan(("none", "lp", "ft"), ("S", "M"), (0.05,), Adaptation(epochs=2, rate=0.05))
+    plan = EvaluationPlan(
+        ways=("none", "lp", "ft"), sizes=("S", "M"), rates=(0.05,), adaptation=Adaptation(epochs=2, rate=0.05)
+    )
     server = method.serving.published(method.init(7))
     put: list[Any] = []
 
@@ -214,14 +221,13 @@ def test_evaluation_is_the_same_and_shared_images_travel_once(two: Cluster, seri
 def test_a_run_that_is_stopped_and_goes_on(
     ray_connection: RayConnection, serial: tuple[Prepared, Run], dataset: Path, tmp_path: Path
 ) -> None:
-    class Stop(Observer):
-        def round(self, record: dict[str, Any]) -> None:
-            if record["round"] == 2:
-                raise KeyboardInterrupt
+    def stop(event: Event) -> None:
+        if isinstance(event, RoundEnded) and event.record["round"] == 2:
+            raise KeyboardInterrupt
 
     prepared = replace(serial[0], experiment=experiment(dataset, "ray"))
     with pytest.raises(KeyboardInterrupt):
-        execute(prepared, tmp_path, Stop())
+        execute(prepared, tmp_path, stop)
     run, whole = execute(prepared, tmp_path), serial[1]
     assert run.folder.name == whole.folder.name
     for name in ("bases/tensors.safetensors", "bases/card.json", "done"):
@@ -231,7 +237,7 @@ def test_a_run_that_is_stopped_and_goes_on(
 
 class TestErrors:
     def test_a_task_that_ends_every_worker(self, one: Cluster) -> None:
-        with pytest.raises(InputError, match=r"the one for b ended its process 3 times \(\w+\)\.$"):
+        with pytest.raises(InputError, match=r"the task of b ended its process 3 times \(\w+\)\.$"):
             list(one.run(misbehave, {}, ["", "deadly", ""], "abc"))
 
     @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -254,7 +260,7 @@ class TestErrors:
 
     def test_what_fails_while_a_worker_is_built_is_told(self, recipe: Recipe) -> None:
         task = Task(Network("no_such_module:factory", 3, 12), recipe, 2)
-        method = dumps(METHODS["fedavg"](METHODS["fedavg"].Config(), task))
+        method = dumps(METHODS["fedavg"].build(METHODS["fedavg"].Config(), task))
         answer, _ = RayWorker(method, "cpu", 1).do(misbehave, 1, packed({}), "")
         assert isinstance(answer, InputError)
         assert "cannot be imported" in str(answer)

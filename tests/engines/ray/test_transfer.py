@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import shapes_examples
 from fedbasis.engines.ray.transfer import ObjectCache, Placeholder, extract, from_arrays, insert, to_arrays
 from fedbasis.engines.simulation import Update
 from fedbasis.methods.base import Adaptation
 from fedbasis.networks.train import Examples, examples_of
-from fedbasis.serving.evaluation import Serving
+from fedbasis.serving.evaluation import ServeTask
 from pflbed import Client, Images
+from shapes import shapes_examples
 
 
 def read_only(arrays: Any) -> Any:
@@ -49,7 +49,7 @@ def client(source: Any) -> Client:
 
 
 def test_a_new_client_arrives_with_its_pixels(mapped: Any) -> None:
-    item = Serving(client(mapped), "ft", "S", Adaptation(1, 0.1), 7)
+    item = ServeTask(client(mapped), "ft", "S", Adaptation(epochs=1, rate=0.1), 7)
     light, objects = extract(item)
     assert (light.client.train, light.client.val, light.client.test) == (Placeholder(0), Placeholder(1), Placeholder(2))
     assert not any(isinstance(array, np.memmap) for one in objects for array in to_arrays(one)[:2])
@@ -68,7 +68,10 @@ def test_a_new_client_arrives_with_its_pixels(mapped: Any) -> None:
 @pytest.mark.parametrize("as_map", [True, False])
 def test_copies_of_the_same_images_have_the_same_key_and_others_another(mapped: Any, as_map: bool) -> None:
     source = mapped if as_map else np.array(mapped)
-    one, again = arrived(Serving(client(source), "ft", "S", Adaptation(1, 0.1), 7)).client, arrived(client(source))
+    one, again = (
+        arrived(ServeTask(client(source), "ft", "S", Adaptation(epochs=1, rate=0.1), 7)).client,
+        arrived(client(source)),
+    )
     assert one.val.source is not again.val.source
     assert one.val.key == again.val.key
     assert one.sized("S").key == again.sized("S").key
@@ -85,10 +88,10 @@ def test_examples_and_what_a_client_keeps_arrive(tmp_path: Path) -> None:
     assert isinstance(got.data, Examples)
     assert torch.equal(got.data.pixels, data.pixels)
     assert torch.equal(got.data.labels, data.labels)
-    assert list(got.kept) == ["a", "empty"]
-    assert torch.equal(got.kept["a"]["w"], kept["a"]["w"])
-    assert got.kept["a"]["n"].shape == ()
-    got.kept["a"]["w"].zero_()
+    assert list(got.client_state) == ["a", "empty"]
+    assert torch.equal(got.client_state["a"]["w"], kept["a"]["w"])
+    assert got.client_state["a"]["n"].shape == ()
+    got.client_state["a"]["w"].zero_()
     got.data.pixels.zero_()
     assert kept["a"]["w"].any()
     assert data.pixels.any()

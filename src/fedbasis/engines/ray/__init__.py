@@ -1,8 +1,8 @@
 """Workers in the processes of a Ray cluster, on this machine or on many.
 
 The state that tasks share is put into the cluster's object store once, and so are images that several tasks need; every
-machine fetches them once. All else travels with the task, so the other machines need this package and none of the data.
-A worker gets its next task before it is done with the last one. A worker that dies is replaced and its task is done
+machine fetches them once. All else is sent with the task, so the other machines need this package but none of the data.
+A worker gets its next task before it is done with the last one. A worker that dies is replaced and its task is run
 again.
 """
 
@@ -29,13 +29,13 @@ from fedbasis.tensors.params import State
 from pflbed.errors import InputError
 
 IN_FLIGHT = 2
-"""So many tasks a worker has at a time: one to do, and the next one, which travels meanwhile."""
+"""How many tasks a worker has at a time: one that runs, and the next one, which is sent meanwhile."""
 START_SECONDS = 300.0
-"""So long a cluster may take to start the first worker."""
+"""How long a cluster may take to start the first worker."""
 
 
 class RayWorker:
-    """The actor that runs on the cluster: it does one task after another."""
+    """The actor that runs on the cluster: it runs one task after another."""
 
     def __init__(self, method: bytes, device: str, threads: int) -> None:
         torch.set_num_threads(threads)
@@ -44,18 +44,22 @@ class RayWorker:
         self._known, self._shared = 0, State()
 
     def hello(self) -> tuple[str, tuple[str, str]]:
-        """Return the name of this machine, and the versions that are installed there."""
+        """Return the name of the actor's machine, and its versions of fedbasis and torch."""
         return socket.gethostname(), _versions()
 
-    def do(self, job: WorkFunction, number: int, block: NDArray[np.uint8], item: Any, *objects: Any) -> tuple[Any, Any]:
-        """Do a task with the shared state of this number; return its small result, or an error, and its tensors."""
+    def do(
+        self, function: WorkFunction, number: int, block: NDArray[np.uint8], item: Any, *objects: Any
+    ) -> tuple[Any, Any]:
+        """Run a task with the shared state of this number; return its small result, or an error, and its tensors."""
         try:
             if self._worker is None:
                 self._worker = WorkerContext(loads(self._method), self._device)
             if number != self._known:
                 self._worker.cache.clear()
                 self._known, self._shared = number, pack.unpacked(block.copy())  # the store is read-only
-            state, rest = job(self._worker, self._shared, insert(item, [from_arrays(arrays) for arrays in objects]))
+            state, rest = function(
+                self._worker, self._shared, insert(item, [from_arrays(arrays) for arrays in objects])
+            )
             return rest, pack.packed(state)
         except Exception as error:  # noqa: BLE001  (it is raised again by the process that waits for it)
             return error_to_send(error, f"at {socket.gethostname()}"), None
@@ -73,33 +77,40 @@ class _PendingTask:
     name: str
     item: Any
     deaths: int = 0
-    """So many workers died of it."""
+    """How many workers died while they ran it."""
     answer: Any = None
     """A reference to the small result, then that result."""
     tensors: Any = None
-    """A reference to the tensors, which stay in the store until they are wanted."""
+    """A reference to the tensors, which stay in the object store until they are read."""
 
 
 @dataclass
 class _RayWorkerHandle:
-    """An actor as seen from here."""
+    """An actor, with its pending tasks."""
 
     actor: Any
     hello: Any
-    """A reference to its first answer; nothing once that has come."""
+    """A reference to its first answer; None once that is received."""
     pending: deque[_PendingTask] = field(default_factory=deque)
-    """Its tasks, in the order in which it does them."""
+    """Its tasks, in the order in which it runs them."""
 
     @property
     def next(self) -> Any:
-        """The reference to its next answer, if there will be one."""
+        """The reference to its next answer, or None if it has no task."""
         if self.hello is not None:
             return self.hello
         return self.pending[0].answer if self.pending else None
 
 
 class Cluster:
-    """So many workers of a cluster; they start with the first task and end with ``close``."""
+    """Workers in a Ray cluster; they start with the first task and end with ``close``.
+
+    Args:
+        method: The method whose tasks they run.
+        workers: The number of workers; None: as many as fit.
+        threads: The torch threads of every worker.
+        device: A torch device, or "auto".
+    """
 
     same_disk = False
 
@@ -117,11 +128,13 @@ class Cluster:
         self._object_cache = ObjectCache(self._ray.put)
         self._runs, self._failed = 0, 0
 
-    def run(self, job: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]) -> Iterator[Result]:
-        """Yield the results in the order of the items; all workers are kept busy in the meantime."""
+    def run(
+        self, function: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]
+    ) -> Iterator[Result]:
+        """Yield the results in the order of the items; the workers run the tasks in parallel."""
         self._workers = self._workers or [self._start_worker() for _ in range(self.plan.count)]
         self._runs += 1
-        call = job, self._runs, self._ray.put(pack.packed(shared))
+        call = function, self._runs, self._ray.put(pack.packed(shared))
         waiting = deque(_PendingTask(i, name, item) for i, (item, name) in enumerate(zip(items, names, strict=True)))
         done: dict[int, _PendingTask] = {}
         finished = False
@@ -142,10 +155,10 @@ class Cluster:
             finished = True
         finally:
             if not finished:
-                self._stop_workers()  # nobody wants the other results: leave no worker busy with them
+                self._stop_workers()  # the other results are not needed
 
     def _assign(self, call: tuple[WorkFunction, int, Any], waiting: deque[_PendingTask]) -> None:
-        """Give tasks to workers, first to those that have none."""
+        """Send tasks to workers, first to those that have none."""
         for few in range(IN_FLIGHT):
             for handle in self._workers:
                 if waiting and handle.hello is None and len(handle.pending) == few:
@@ -156,14 +169,15 @@ class Cluster:
                     handle.pending.append(task)
 
     def _collect(self, waiting: deque[_PendingTask], done: dict[int, _PendingTask]) -> None:
-        """Wait until a worker has started, has done a task, or has died."""
+        """Wait until a worker has started, has finished a task, or has died."""
         errors = self._ray.exceptions
         expected = {handle.next: handle for handle in self._workers if handle.next is not None}
         ready, _ = self._ray.wait(list(expected), timeout=START_SECONDS, fetch_local=False)
         if not ready and all(handle.hello is not None for handle in self._workers):
             raise InputError(
                 f"{self._connection} must have room for a worker of {self.plan.cpus} CPUs and {self.plan.gpus:g} GPUs, "
-                f"but started none within {START_SECONDS:g} seconds; wait until others are done, or ask for less."
+                f"but started none within {START_SECONDS:g} seconds; wait for free resources, or lower machine.workers "
+                "or machine.threads."
             )
         for handle in (expected[reference] for reference in ready):
             try:
@@ -184,15 +198,15 @@ class Cluster:
                 done[task.number] = task
 
     def _replace(self, handle: _RayWorkerHandle, waiting: deque[_PendingTask], lost: Exception) -> None:
-        """Start a new worker in place of a dead one; the dead one's tasks are done next."""
+        """Start a new worker in place of a dead one, whose tasks are run next."""
         if handle.hello is not None:
             self._failed += 1
             if self._failed == TRIES:
                 raise WorkerError(f"No worker could start at {self._connection}\n{lost}") from lost
         else:
-            self._count_death(handle.pending[0], lost)  # the others had not begun
+            self._count_death(handle.pending[0], lost)  # the others had not started
         waiting.extendleft(reversed(handle.pending))
-        self._ray.kill(handle.actor)  # it may only be out of reach
+        self._ray.kill(handle.actor)  # it may still run if only the connection failed
         self._workers[self._workers.index(handle)] = self._start_worker()
 
     def _count_death(self, task: _PendingTask, lost: Exception) -> None:
@@ -215,11 +229,11 @@ class Cluster:
         self._workers = []
 
     def peak_memory(self) -> int:
-        """Return the most bytes that this process has held so far; the workers may be anywhere."""
+        """Return the peak memory of this process, in bytes, without the workers."""
         return peak_memory()
 
     def close(self) -> None:
-        """End the workers, and the cluster if it was started here."""
+        """Stop the workers, and the cluster if it was started here."""
         self._stop_workers()
         self._object_cache.clear()
         self._sent_method = None

@@ -1,7 +1,7 @@
-"""A connection to a Ray cluster: to one that runs, or to one of this machine alone that starts and ends with it.
+"""A connection to a Ray cluster: to a running one, or to a local one that is started and stopped with it.
 
-The cluster is the one that this program is connected to already, or the one at RAY_ADDRESS. Failing these, Ray is
-started here: it listens to this machine only, has no dashboard, and sends no usage statistics.
+The cluster is the one that this program is already connected to, or the one at RAY_ADDRESS. If there is neither, Ray is
+started here: it listens on the loopback interface only, has no dashboard, and sends no usage statistics.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ CONNECT_SECONDS = 10.0
 
 
 def library() -> Any:
-    """Import Ray, which is an extra."""
+    """Import Ray, which is an optional dependency."""
     try:
         import ray
         import ray.exceptions
     except ImportError as error:
         raise InputError(
             f"machine.engine 'ray' needs the package ray, but it cannot be imported ({error}); "
-            "pip install 'fedbasis[ray]', or set machine.engine to 'pool'."
+            "run pip install -e '.[ray]' in the checkout, or set machine.engine to 'pool'."
         ) from error
     return ray
 
@@ -47,10 +47,13 @@ def _running() -> bool:
 
 
 class RayConnection:
-    """Ray, and whether it has to be shut down afterwards."""
+    """A connection to a Ray cluster.
+
+    Args:
+        cpus: The least number of CPUs of a cluster that is started here.
+    """
 
     def __init__(self, cpus: int) -> None:
-        """Connect; a cluster that is started here has at least so many CPUs."""
         running = _running()
         self.address = None if running else os.environ.get(ADDRESS)
         self._session: str | None = None
@@ -78,7 +81,7 @@ class RayConnection:
             self._session = context.address_info["session_dir"]
 
     def close(self) -> None:
-        """Leave the cluster; if it was started here, end it and remove its logs."""
+        """Disconnect; if the cluster was started here, stop it and remove its logs."""
         if self._ours and self.ray.is_initialized():
             self.ray.shutdown()
         if self._session is not None:
@@ -93,7 +96,7 @@ class RayConnection:
 
 @dataclass(frozen=True)
 class Placement:
-    """How many workers, and what each of them takes of the cluster."""
+    """How many workers there are, and the resources of each."""
 
     count: int
     cpus: int
@@ -102,12 +105,12 @@ class Placement:
 
 
 def placement_of(resources: dict[str, float], workers: int | None, threads: int, device: str) -> Placement:
-    """Choose the workers that fill a cluster, or check that those who were asked for fit into it."""
+    """Choose as many workers as fit into a cluster, or check that the requested ones do."""
     cpus, gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
     if ":" in device or (device == "cuda" and not gpus):
         raise InputError(
-            f"With engine 'ray', machine.device must be auto, cpu, or cuda if the cluster has GPUs, which Ray deals "
-            f"out, but it is '{device}' and the cluster has {gpus} GPUs; set it to auto."
+            f"With engine 'ray', machine.device must be auto, cpu, or cuda if the cluster has GPUs, which Ray "
+            f"assigns, but it is '{device}' and the cluster has {gpus} GPUs; set it to auto."
         )
     fitting = cpus // threads
     if max(workers or 1, 1) > fitting:
@@ -122,7 +125,7 @@ def placement_of(resources: dict[str, float], workers: int | None, threads: int,
 
 
 def _require_answer(address: str) -> None:
-    """Fail at once where no cluster answers; Ray itself would try for minutes."""
+    """Fail at once if no cluster answers; Ray itself would retry for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
@@ -130,7 +133,7 @@ def _require_answer(address: str) -> None:
 
 @contextlib.contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Set variables within the context; those that the user has set stay as they are."""
+    """Set environment variables within the context; those that the user has set are not changed."""
     added = [name for name in values if name not in os.environ]
     os.environ.update({name: values[name] for name in added})
     try:

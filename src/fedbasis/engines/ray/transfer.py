@@ -1,8 +1,8 @@
-"""Large objects travel apart from the item they belong to: images and states, as arrays.
+"""Large objects (images and states) are sent apart from the item of a task, as arrays.
 
-An item is a dataclass; images and states may be in its fields, or in theirs. ``extract`` leaves a placeholder for each,
-and ``insert`` puts them back where the task is done. So objects that many items share, such as the test images of a
-domain, travel only once, and images that are mapped from a file travel as pixels: the other machine has no such file.
+An item is a dataclass; images and states may be in its fields, or in theirs. ``extract`` replaces each by a
+placeholder, and ``insert`` puts them back in the worker. So objects that many items share, such as the test images of a
+domain, are sent once, and images that are mapped from a file are sent as pixels: the other machine has no such file.
 """
 
 from collections import OrderedDict
@@ -21,18 +21,18 @@ from pflbed import Images
 
 LargeObject = Images | Examples | State
 CACHE_BYTES = 2**29
-"""So many bytes of images stay in the store for later tasks."""
+"""How many bytes of images stay in the object store for later tasks."""
 
 
 @dataclass(frozen=True)
 class Placeholder:
-    """What stands in an item in place of a large object."""
+    """Replaces a large object in an item."""
 
     number: int
 
 
 def extract(item: Any) -> tuple[Any, list[LargeObject]]:
-    """Return an item with placeholders, and the objects that they stand for."""
+    """Return an item with placeholders, and the objects that they replace."""
     objects: list[LargeObject] = []
 
     def take(thing: LargeObject) -> Placeholder:
@@ -59,7 +59,7 @@ def to_arrays(objects: LargeObject) -> Any:
 
 
 def from_arrays(arrays: Any) -> LargeObject:
-    """Turn arrays back; other processes may share these, so whatever a task could write to is a copy."""
+    """Turn arrays back into images or a state; writable parts are copies, because processes share the arrays."""
     if isinstance(arrays, np.ndarray):
         return pack.unpacked(arrays.copy())
     pixels, labels, key = arrays
@@ -74,10 +74,10 @@ class ObjectCache:
     def __init__(self, put: Callable[[Any], Any], limit: int = CACHE_BYTES) -> None:
         self._put, self._limit, self._bytes = put, limit, 0
         self._held: OrderedDict[Hashable, tuple[Any, int, LargeObject]] = OrderedDict()
-        """The reference, the size and the images themselves: while these live, no others have their key."""
+        """The reference, the size, and the images themselves, so that no other object gets their id."""
 
     def sent(self, objects: LargeObject) -> Any:
-        """Store an object unless it is stored already; return the reference."""
+        """Store an object unless it is already stored; return the reference."""
         if isinstance(objects, dict):
             return self._put(to_arrays(objects))  # a client's state is needed once
         key: Hashable = objects.key if isinstance(objects, Images) else id(objects)
@@ -107,7 +107,7 @@ def _is_large(thing: Any) -> bool:
 
 
 def _replaced(thing: Any, chosen: Callable[[Any], bool], change: Callable[[Any], Any]) -> Any:
-    """Change what is chosen among an object and the fields of dataclasses below it."""
+    """Replace the chosen objects in an object and, recursively, in the fields of dataclasses."""
     if chosen(thing):
         return change(thing)
     if not is_dataclass(thing) or isinstance(thing, type):

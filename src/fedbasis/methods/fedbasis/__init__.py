@@ -43,32 +43,32 @@ from fedbasis.tensors.seeding import seed_for
 from pflbed.errors import InputError
 
 PSI = "psi"
-"""The free numbers behind the coefficients: in a client's state, and in what a new client learns."""
+"""The name of the unconstrained coefficients psi, in the client state and in what a new client learns."""
 
 
 class FedBasisServing(Serving):
-    """Published are the bases."""
+    """The bases are published."""
 
     method: "FedBasis"
 
     def check(self, published: State) -> None:
-        """Refuse another number of bases than the settings say."""
+        """Raise an ``InputError`` if the number of bases differs from the settings."""
         if MODEL not in published:
-            found, expected = BasisSet.from_state(self.method.task.layout, published).count, self.method.config.bases
-            if found != expected:
+            count, expected = BasisSet.from_state(self.method.task.layout, published).count, self.method.config.bases
+            if count != expected:
                 raise InputError(
-                    f"The settings must fit the tensors, but they say {expected} bases and there are {found}."
+                    f"The settings must fit the tensors, but they say {expected} bases and there are {count}."
                 )
         super().check(published)
 
 
 class FedBasisUpdates(Updates):
-    """A client moves all bases along one direction, which is measured from the combination it started from."""
+    """How an update is measured: as the change from the combination that the client started from."""
 
     method: "FedBasis"
 
     def require_clients(self, count: int) -> None:
-        """The last round of the warm start must bring at least as many models as there are bases to make of them."""
+        """Raise an ``InputError`` if the last round of the warm start has fewer models than bases."""
         self.method.config.require_clients(count)
 
     def reference(self, server: State, client: str, sent: State) -> State:
@@ -78,37 +78,37 @@ class FedBasisUpdates(Updates):
         return reference(self.method.bases(server), sent, self.method.config.by_usage)
 
     def as_averageable(self, server: State, sent: State) -> State:
-        """Write what a client sent as all bases, as they would be with this client alone."""
+        """Return all bases as they would be after a round with this client only."""
         return alone(self.method.bases(server), sent).to_state()
 
     def from_average(self, server: State, mean: State, seed: int) -> State:
-        """The mean of whole bases is the next state."""
+        """Return the mean: the mean of whole bases is the next state."""
         return mean
 
     def require_average(self) -> None:
-        """The mean by usage and the clusters of the warm start are no means over the clients."""
+        """Raise an ``InputError`` for aggregation by usage and for a warm start, which need single updates."""
         self.method.config.require_average()
 
 
 class FedBasisInsight(Insight):
-    """How alike the bases are, and how much of each a client uses."""
+    """How similar the bases are, and how much of each a client uses."""
 
     method: "FedBasis"
 
     def diagnostics(self, server: State) -> dict[str, Any]:
-        """Report how alike the bases are."""
+        """Return the mean pairwise cosine similarity of the bases."""
         return {} if MODEL in server else {"cosine": self.method.bases(server).cosines()}
 
     def phase(self, server: State) -> str:
-        """The warm start trains one model, then the bases follow."""
+        """Return "warm start" while one model is trained, then "bases"."""
         return "warm start" if MODEL in server else "bases"
 
     def ready(self, server: State) -> bool:
-        """Coefficients need bases."""
+        """Return whether there are bases, which coefficients need."""
         return MODEL not in server
 
     def describe(self, published: State) -> list[ValueTable]:
-        """Show how alike the bases are, block by block."""
+        """Return the mean pairwise cosine similarity of the bases, per block."""
         if MODEL in published:
             return []
         bases = self.method.bases(published)
@@ -117,7 +117,7 @@ class FedBasisInsight(Insight):
         return [ValueTable(title=title, columns=list(cosines), rows={"": list(cosines.values())})]
 
     def learned(self, learned: Tensors) -> dict[str, ValueTable]:
-        """Show how much of each basis a client uses, block by block."""
+        """Return the coefficients alpha of a client, per block."""
         if PSI not in learned:
             return {}
         rows: list[list[float]] = coefficients.alpha(learned[PSI]).tolist()
@@ -132,7 +132,7 @@ class FedBasisInsight(Insight):
 
 
 class FedBasis(Method):
-    """FedBasis: the state is FedAvg's model during the warm start, then the bases.
+    """FedBasis: the server's state is FedAvg's model during the warm start, then the bases.
 
     Args:
         network: A built-in network's name, ``"module:factory"``, a factory, or an ``nn.Module`` instance.
@@ -157,7 +157,7 @@ class FedBasis(Method):
     ways: ClassVar[Ways] = Ways(
         own=("coefficients", "coefficients+classifier"),
         default=("coefficients+classifier",),
-        rate_free=("coefficients",),  # psi has a rate of its own
+        rate_free=("coefficients",),  # psi has its own rate
         suffixes={"coefficients": " (α only)"},
     )
     Config: ClassVar[type[MethodConfig]] = FedBasisConfig
@@ -176,12 +176,12 @@ class FedBasis(Method):
         self._only = (0, 1) if config.communicate_every == "step" else None
 
     def init(self, seed: int) -> State:
-        """Start with one model for the warm start, or with bases at once."""
+        """Start with one model for the warm start, or with the bases."""
         if self.warm_rounds:
             return {**self._warm_start.init(seed), CLOCK: {"round": torch.tensor(0)}}
         rows = self.config.bases + self.config.major
-        apart = self.config.init == "random"
-        models = [self.task.initial(seed_for(seed, "basis", i) if apart else seed) for i in range(rows)]
+        random = self.config.init == "random"
+        models = [self.task.initial(seed_for(seed, "basis", i) if random else seed) for i in range(rows)]
         return BasisSet.from_models(self.task.layout, models, self.config.major).to_state()
 
     def client_update(
@@ -203,12 +203,12 @@ class FedBasis(Method):
             basis_batches=context.generator("batches"),
         )
         numbers = {**losses, "examples": float(len(data)), **coefficients.describe(self.task.layout.blocks, alpha)}
-        numbers["plain_entropy"] = float(coefficients.entropy(coefficients.alpha(psi)).mean())  # whatever tau is
+        numbers["plain_entropy"] = float(coefficients.entropy(coefficients.alpha(psi)).mean())  # without sharpening
         after = {COEFFICIENTS: {PSI: psi.cpu().clone()}} if self._only is not None else None
         return Sent(sent, numbers), after
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Average the bases in a stream; the last round of the warm start clusters local models into bases."""
+        """Average the bases, one update at a time; the warm start's last round clusters local models into bases."""
         if MODEL in server:
             return self._aggregate_warm_start(server, updates, seed)
         mean = basis_mean(self.bases(server), self.config.by_usage, self.task.averaging)
@@ -220,14 +220,14 @@ class FedBasis(Method):
         done = int(server[CLOCK]["round"]) + 1
         if done < self.warm_rounds:
             return {**self._warm_start.aggregate(server, updates, seed), CLOCK: {"round": torch.tensor(done)}}
-        arrived = spool_updates(updates)  # the one round in which all local models are needed at once
-        major = [self._warm_start.aggregate(server, arrived, seed)[MODEL]] if self.config.major else []
+        received = spool_updates(updates)  # the one round in which all local models are needed at once
+        major = [self._warm_start.aggregate(server, received, seed)[MODEL]] if self.config.major else []
         averaging = self.task.averaging
         bases = cluster_models(
             self.task.layout,
             server[MODEL],
-            averaging.clamp_models([sent.tensors[MODEL] for _, sent in arrived]),
-            [self.task.weight(int(sent.numbers["examples"])) for _, sent in arrived],
+            averaging.clamp_models([sent.tensors[MODEL] for _, sent in received]),
+            [self.task.weight(int(sent.numbers["examples"])) for _, sent in received],
             clusters=self.config.bases,
             seed=seed,
             by_block=self.config.cluster == "block",
@@ -256,7 +256,7 @@ class FedBasis(Method):
             yield loss, {PSI: psi.cpu().clone()}
 
     def bases(self, state: State) -> BasisSet:
-        """Read the bases of a state."""
+        """Return the bases of a state."""
         return BasisSet.from_state(self.task.layout, state)
 
     def _on_device(self, state: State, context: Context) -> BasisSet:
@@ -267,7 +267,7 @@ class FedBasis(Method):
 
 
 def _watched(context: Context) -> Callable[[BasisSet, Tensor], None] | None:
-    """Report to who watches a client how alike the bases are after every step, and how even the coefficients."""
+    """Return a callback that reports the cosine of the bases and the entropy of alpha to ``context.watch``."""
     if (watch := context.watch) is None:
         return None
 

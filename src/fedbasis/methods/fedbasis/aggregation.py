@@ -1,12 +1,12 @@
-"""The server's side of the bases: rebuild every client's bases from what it uploaded and average them in a stream.
+"""The aggregation of bases: rebuild every client's bases from its upload and average them, one client at a time.
 
 ``aggregation = "mean"`` (the paper) averages each basis over all clients, so a basis that few clients chose hardly
-moves. ``"usage"`` divides by how much a basis was used instead: with one-hot coefficients every basis then moves by
-the mean movement of just the clients that chose it. Both are  v_k = sum_m w_m x_mk / sum_m w_m b_mk  with
+changes. ``"usage"`` divides by the usage of a basis instead: with one-hot coefficients every basis changes by the mean
+change of the clients that chose it. Both are  v_k = sum_m w_m x_mk / sum_m w_m b_mk  with
 x_mk = b_mk a_m v_k + c_mk u_m, where b_mk is 1 for the mean and alpha_mk for usage.
 
-Normalization statistics are not trained by gradient: a basis takes the usage-weighted mean of the statistics that the
-clients ended with. A basis that nobody used keeps what it had.
+Normalization statistics are not trained by gradients: those of a basis are the usage-weighted mean of the statistics in
+the uploads. A basis that no client used is unchanged.
 """
 
 from collections.abc import Iterator
@@ -21,13 +21,13 @@ from fedbasis.methods.fedbasis.upload import read_bases, read_coefficients, read
 from fedbasis.tensors.params import State
 from pflbed.errors import InputError
 
-UNUSED = 1e-6  # a basis used less than this, as a share of all weight, is left as it is
+UNUSED = 1e-6  # a basis used less than this, as a share of the total weight, is not changed
 PIECE = 2**14
-"""So many numbers of every basis are added at a time: they stay in the processor's cache, and need no memory."""
+"""How many numbers of every basis are added at a time; few enough for the processor's cache."""
 
 
 class BasisMean:
-    """The streaming mean of the clients' bases."""
+    """The mean of the clients' bases, with one client's upload in memory at a time."""
 
     def __init__(self, bases: BasisSet, by_usage: bool) -> None:
         self.bases, self.by_usage = bases, by_usage
@@ -54,7 +54,7 @@ class BasisMean:
     def _moved(
         self, tensors: State, alpha: Tensor, a: Tensor, share: Tensor, where: str
     ) -> Iterator[tuple[int, slice, Tensor]]:
-        """Yield what one client adds to every basis, piece by piece."""
+        """Yield one client's term of every basis, piece by piece."""
         layout, bases = self.bases.layout, self.bases
         c = combination(alpha, bases.major)
         if MODEL in tensors:
@@ -62,9 +62,9 @@ class BasisMean:
             for block, piece, v in self._pieces():
                 yield block, piece, rebuild(v, c[block], a[block], ends[block][piece], share[block])
             return
-        found = read_bases(bases, tensors, where)
+        sent = read_bases(bases, tensors, where)
         for block, piece, v in self._pieces():
-            moved = torch.stack([flats[block][piece] for flats in found])
+            moved = torch.stack([flats[block][piece] for flats in sent])
             if self.by_usage:
                 moved = moved + share[block].unsqueeze(1) * a[block].to(moved.dtype) * v
             yield block, piece, moved
@@ -76,9 +76,9 @@ class BasisMean:
                 yield block, piece, matrix[:, piece]
 
     def result(self) -> BasisSet:
-        """Return the new bases; what nobody used is what it was. The sums are let go on the way: ask once."""
+        """Return the new bases; unused ones are unchanged. Call this once: it frees the sums."""
         if self._total <= 0:
-            raise InputError("The bases need at least one update with a positive weight, but none arrived.")
+            raise InputError("The bases need at least one update with a positive weight, but none was received.")
         weights = [
             _divide(self._weights.pop(0), part, self._total, old)
             for part, old in zip(self._share, self.bases.weights, strict=True)
@@ -91,13 +91,13 @@ class BasisMean:
 
 
 def usage_of(alpha: Tensor, major: bool) -> Tensor:
-    """Say how much a client uses every basis; the major one it uses always."""
+    """Return a client's usage of every basis: alpha, and one for the major basis."""
     return torch.cat([torch.ones_like(alpha[:, :1]), alpha], dim=1) if major else alpha
 
 
-def _divide(total: Tensor, part: Tensor, everyone: float, old: Tensor) -> Tensor:
-    """Divide a sum, in its place, by how much it counts."""
-    used = (part > UNUSED * everyone).unsqueeze(1)
+def _divide(total: Tensor, part: Tensor, total_weight: float, old: Tensor) -> Tensor:
+    """Divide a sum by its weight, in place."""
+    used = (part > UNUSED * total_weight).unsqueeze(1)
     total /= torch.where(used, part.unsqueeze(1), torch.ones_like(part).unsqueeze(1))
     mean = total.to(old.dtype)
     return torch.where(used, mean, old, out=mean)

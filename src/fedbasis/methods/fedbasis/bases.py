@@ -1,4 +1,4 @@
-"""The basis models as one matrix per block: combine them, pull gradients back, update them all by one model's training.
+"""The bases as one matrix per block: combine them, backpropagate to coefficients, train all by training one model.
 
 With the combination ``c`` frozen, d loss / d v_k = c_k * g, so under SGD with momentum ``mu``, weight decay ``lambda``
 and rate ``eta`` every basis moves along one shared direction ``u``. It is enough to train the combined model alone:
@@ -8,7 +8,7 @@ and rate ``eta`` every basis moves along one shared direction ``u``. It is enoug
     a, A  = 1, 0;  each step A = mu*A + lambda*a; a -= eta*A
     u     = (theta_T - a*theta_0) / s,    v_k = a*v_k + c_k*u      for every k
 
-This is exact, not an approximation. No client, no round and no file is known here.
+This is exact, not an approximation.
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ MAJOR = "major"
 
 
 def basis_name(index: int) -> str:
-    """Name the group of a state that holds one basis."""
+    """Return the name of a basis' group in a state."""
     return f"basis_{index}"
 
 
 @dataclass(frozen=True)
 class BasisSet:
-    """All bases, stacked: row by row per block, the major basis (if there is one) first."""
+    """All bases: one matrix per block with a row per basis, the major basis (if there is one) first."""
 
     layout: Layout
     weights: list[Tensor]
@@ -47,7 +47,7 @@ class BasisSet:
             [like.new_empty(len(models), layout.size(block, trained)) for block in range(len(layout.blocks))]
             for trained in (True, False)
         ]
-        for i, model in enumerate(models):  # row by row, so that no second copy of all of them is ever there
+        for i, model in enumerate(models):  # row by row, to avoid a second copy of all of them
             for kind, trained in zip(stacked, (True, False), strict=True):
                 for matrix, flat in zip(kind, layout.flatten(model, trained, f"Basis {i}"), strict=True):
                     matrix[i] = flat
@@ -55,7 +55,7 @@ class BasisSet:
 
     @classmethod
     def from_state(cls, layout: Layout, state: State) -> "BasisSet":
-        """Read the groups ``major``, ``basis_0``, ``basis_1`` ... of a state."""
+        """Make a set from the groups ``major``, ``basis_0``, ``basis_1`` ... of a state."""
         major = MAJOR in state
         count = sum(group.startswith("basis_") for group in state)
         groups = [MAJOR] * major + [basis_name(k) for k in range(count)]
@@ -64,7 +64,7 @@ class BasisSet:
         return cls.from_models(layout, [state[group] for group in groups], major)
 
     def to_state(self) -> State:
-        """Name every basis again; the tensors are copies."""
+        """Return the bases as groups of a state; the tensors are copies."""
         groups = [MAJOR] * self.major + [basis_name(k) for k in range(self.count)]
         return {group: self.row(i) for i, group in enumerate(groups)}
 
@@ -79,13 +79,13 @@ class BasisSet:
         return BasisSet(self.layout, weights, statistics, self.major)
 
     def row(self, index: int) -> Tensors:
-        """Copy one row of the stack out as a named model."""
+        """Return a copy of one row as a named model."""
         return self.layout.unflatten(
             [matrix[index].clone() for matrix in self.weights], [matrix[index].clone() for matrix in self.statistics]
         )
 
     def combine_into(self, c: Tensor, model: FlatModel, statistics: bool = True) -> None:
-        """Write the combined model theta = c V, and its statistics unless told otherwise, into a working model."""
+        """Write the combined model theta = c V, and by default its statistics, to a working model."""
         for block, row in enumerate(c.unbind()):
             torch.mv(self.weights[block].t(), row, out=model.weights[block])
             if statistics and self.statistics[block].shape[1]:
@@ -109,7 +109,7 @@ class BasisSet:
         return _mean_cosine(torch.stack(grams).sum(dim=0)), [_mean_cosine(gram) for gram in grams]
 
     def cosines(self) -> dict[str, float]:
-        """Name them: of the network, and of every block."""
+        """Return the same by name: of the network, and of every block."""
         whole, blocks = self.cosine()
         return {"network": whole, **dict(zip(self.layout.blocks, blocks, strict=True))}
 
@@ -122,7 +122,7 @@ def _mean_cosine(gram: Tensor) -> float:
 
 @dataclass(frozen=True)
 class FactoredRates:
-    """The rate and decay with which the combined model is trained, per block, so that the bases move as they should."""
+    """The rates and decays of the combined model, per block, that are equivalent to training the bases."""
 
     theta_rates: list[float]
     theta_decays: list[float]
@@ -132,22 +132,22 @@ class FactoredRates:
 
     @classmethod
     def of(cls, c: Tensor, rate: float, momentum: float, decay: float, per_model: bool) -> "FactoredRates":
-        """Derive them from a combination; ``per_model`` lets the combined model, not each basis, move at ``rate``."""
+        """Compute them for a combination; with ``per_model``, ``rate`` is the combined model's, not each basis'."""
         squares = [float(s) for s in square_sums(c)]
         basis = [rate / s if per_model else rate for s in squares]
         theta = [rate if per_model else rate * s for s in squares]
         return cls(theta, [decay / s for s in squares], basis, decay, momentum)
 
     def shrinkage(self, steps: int) -> Tensor:
-        """Return ``a`` per block: how much of the old basis is left after so many steps of weight decay."""
-        kept = []
+        """Return ``a`` per block: the factor of the old basis after ``steps`` steps of weight decay."""
+        factors = []
         for rate in self.basis_rates:
             a, momentum = 1.0, 0.0
             for _ in range(steps):
                 momentum = self.momentum * momentum + self.decay * a
                 a -= rate * momentum
-            kept.append(a)
-        return torch.tensor(kept, dtype=torch.float64)
+            factors.append(a)
+        return torch.tensor(factors, dtype=torch.float64)
 
 
 def square_sums(c: Tensor) -> Tensor:
@@ -158,8 +158,14 @@ def square_sums(c: Tensor) -> Tensor:
 def rebuild(v: Tensor, c: Tensor, a: Tensor, theta_end: Tensor, share: Tensor | None = None) -> Tensor:
     """Rebuild one block's bases from one client's trained model: ``share*a*v_k + c_k*u`` for every row k.
 
-    Written as ``(c/s) theta_T + a (share*v - (c/s) theta_0)`` so that a single basis comes out as ``theta_T`` bit for
-    bit. ``share`` (1 by default) scales the part of the old basis; aggregation by usage sets it to alpha.
+    It is computed as ``(c/s) theta_T + a (share*v - (c/s) theta_0)``, so that a single basis is exactly ``theta_T``.
+
+    Args:
+        v: The old bases [rows, numbers].
+        c: The coefficients of the combination.
+        a: The shrinkage.
+        theta_end: The trained model.
+        share: The factor of the old basis; None: 1; aggregation by usage sets it to alpha.
     """
     pull = (c / c.square().sum()).unsqueeze(1)
     theta_start = torch.mv(v.t(), c)

@@ -1,7 +1,7 @@
-"""From free numbers to a combination: psi -> alpha = softmax(psi / tau) -> c, and the gradient back.
+"""Combination coefficients: psi -> alpha = softmax(psi / tau) -> c, and the gradient back.
 
-``psi`` and ``alpha`` have one row per block and one column per basis. With a major basis the combination puts it
-first with weight one half, ``c = (1/2, alpha/2)``; without it ``c = alpha``.
+``psi`` and ``alpha`` have one row per block and one column per basis; ``psi`` is unconstrained. With a major basis,
+``c = (1/2, alpha/2)`` with the major basis first; without it ``c = alpha``.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ def alpha(psi: Tensor, tau: float = 1.0) -> Tensor:
 
 
 def combination(weights: Tensor, major: bool) -> Tensor:
-    """Turn convex weights into the coefficients of all rows of the basis matrix, the major basis first."""
+    """Return the coefficients of all rows of the basis matrix, the major basis first, from convex weights."""
     if not major:
         return weights
     half = torch.full_like(weights[:, :1], 0.5)
@@ -24,7 +24,7 @@ def combination(weights: Tensor, major: bool) -> Tensor:
 
 
 def convex(weights: Tensor) -> Tensor:
-    """Make what a client says its convex weights are such weights: none below zero, every block's sum one."""
+    """Turn received weights into convex weights: not negative, with sum one per block."""
     positive = weights.clamp(0, 1)
     return positive.add(1e-12) / positive.add(1e-12).sum(dim=-1, keepdim=True)
 

@@ -1,4 +1,4 @@
-"""The settings of FedBasis: every choice of the paper and the measured alternatives (docs/explanation/fedbasis.md)."""
+"""The settings of FedBasis: the paper's choices and the measured alternatives (docs/explanation/fedbasis.md)."""
 
 from typing import Literal, Self
 
@@ -10,30 +10,36 @@ from pflbed.errors import InputError
 
 
 class FedBasisConfig(MethodConfig):
-    """Checked when made, also for what does not go together."""
+    """The settings of FedBasis; combinations that do not work are errors at construction."""
 
     bases: int = Field(4, ge=1, description="K, the number of bases besides the major one")
-    major: bool = Field(True, description="a major basis that is always half of every combination")
+    major: bool = Field(True, description="add a major basis, which has weight 1/2 in every combination")
     tau: float = Field(0.1, gt=0, le=1, description="sharpening: temperature of the softmax while bases are trained")
     coordinate_descent: bool = Field(True, description="coefficients first, then bases; false trains both at once")
-    warm_start: float = Field(0.3, ge=0, lt=1, description="share of the rounds spent on FedAvg before bases are made")
-    cluster: Literal["network", "block"] = Field("block", description="what is grouped when the first bases are made")
-    init: Literal["pretrained", "random"] = Field("pretrained", description="all bases equal, or each its own draw")
+    warm_start: float = Field(0.3, ge=0, lt=1, description="share of the rounds that train FedAvg before the bases")
+    cluster: Literal["network", "block"] = Field("block", description="unit of clustering after the warm start")
+    init: Literal["pretrained", "random"] = Field("pretrained", description="initial bases: all equal, or independent")
     upload: Literal["factored", "full"] = Field("factored", description="one model and (a, alpha), or all K bases")
     aggregation: Literal["mean", "usage"] = Field("usage", description="divide by the clients, or by a basis' usage")
-    rate: Literal["per-basis", "per-model"] = Field("per-model", description="what moves at the local learning rate")
+    rate: Literal["per-basis", "per-model"] = Field("per-model", description="what the local learning rate applies to")
     coefficient_optimizer: Literal["sgd", "adam"] = Field("adam", description="the optimizer of psi")
     coefficient_rate: float = Field(0.1, gt=0, description="the learning rate of psi")
     coefficient_epochs: int | None = Field(None, ge=0, description="epochs on psi a round; unset: as many as on bases")
-    coefficient_statistics: Literal["batch", "frozen"] = Field("batch", description="what normalizes while psi learns")
-    new_client_statistics: Statistics = Field("own", description="the same, at a new client with a classifier")
+    coefficient_statistics: Literal["batch", "frozen"] = Field(
+        "batch", description="normalization while psi is trained: by the batch, or by the running statistics"
+    )
+    new_client_statistics: Statistics = Field(
+        "own", description="the same on a new client that also trains a classifier; own: adapt running statistics"
+    )
     basis_optimizer: Literal["sgd", "adam"] = Field("sgd", description="adam trains all K bases in every step")
-    communicate_every: Literal["round", "step"] = Field("round", description="step: one batch a round, psi kept")
+    communicate_every: Literal["round", "step"] = Field(
+        "round", description="step: one batch a round, and psi is stored in the client state"
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.init == "random" and self.warm_start > 0:
-            raise ValueError("init = 'random' draws every basis itself and needs warm_start = 0")
+            raise ValueError("init = 'random' initializes every basis independently and needs warm_start = 0")
         if self.init == "pretrained" and self.warm_start == 0 and self.bases > 1:
             raise ValueError("bases that start equal stay equal: use warm_start > 0 or init = 'random'")
         wrong = (self.upload, self.aggregation) != ("full", "mean") or self.rate != "per-basis"
@@ -47,22 +53,23 @@ class FedBasisConfig(MethodConfig):
         return self
 
     def require(self, rounds: int, pretrained: bool, robust: bool) -> None:
-        """Refuse what the rest of an experiment does not allow."""
+        """Raise an ``InputError`` if the settings do not fit the rest of the experiment."""
         if self.warm_start > 0 and rounds < 2:
             raise InputError("A warm start needs at least 2 rounds, one of FedAvg and one of bases; raise 'rounds'.")
         if self.init == "random" and pretrained:
             raise InputError(
-                "init = 'random' draws every basis anew, so it takes no pretrained weights; leave them out."
+                "init = 'random' initializes every basis independently, so it must have no pretrained weights, but "
+                "they are set; remove them."
             )
         if robust and not self.factored:
             raise InputError(
-                "A trimmed mean or median of bases compares the one direction in which each client moves them all, "
-                "which coordinate_descent = true and basis_optimizer = 'sgd' give; set these, or leave "
-                "aggregation.mean out."
+                "A trimmed mean or median of bases compares the one direction in which each client moves all bases, "
+                "so it needs coordinate_descent = true and basis_optimizer = 'sgd'; set these, or remove "
+                "aggregation.mean."
             )
 
     def require_clients(self, count: int) -> None:
-        """The last warm-up round must bring at least as many models as there are bases to make of them."""
+        """Raise an ``InputError`` if the last round of the warm start has fewer models than bases."""
         if self.warm_start > 0 and count < self.bases:
             raise InputError(
                 f"{self.bases} bases need at least as many clients a round, but there are {count}; lower 'bases' or "
@@ -70,7 +77,7 @@ class FedBasisConfig(MethodConfig):
             )
 
     def require_average(self) -> None:
-        """Refuse settings whose server needs more than the clients' mean."""
+        """Raise an ``InputError`` if the server needs more than the clients' mean."""
         if self.warm_start > 0 or self.aggregation != "mean":
             raise InputError(
                 "[privacy] protects what is averaged over the clients, but a warm start compares the clients' models "
@@ -80,19 +87,19 @@ class FedBasisConfig(MethodConfig):
 
     @property
     def by_usage(self) -> bool:
-        """Whether a basis moves by the mean of the clients that used it."""
+        """Whether a basis moves by the usage-weighted mean of the clients."""
         return self.aggregation == "usage"
 
     @property
     def factored(self) -> bool:
-        """Whether training one combined model trains all bases exactly."""
+        """Whether training the combined model is equivalent to training all bases."""
         return self.coordinate_descent and self.basis_optimizer == "sgd"
 
     def coefficients_at(self, statistics: Statistics) -> CoefficientSettings:
-        """Return how psi is learned."""
+        """Return the settings for learning psi with these statistics."""
         return CoefficientSettings(self.coefficient_optimizer, self.coefficient_rate, statistics)
 
     def at_a_new_client(self, with_classifier: bool) -> CoefficientSettings:
-        """Return how a new client learns psi; statistics of its few classes need a classifier that knows them."""
+        """Return the settings for a new client; its own statistics are used only if it also trains a classifier."""
         own = self.new_client_statistics
         return self.coefficients_at("frozen" if own == "own" and not with_classifier else own)

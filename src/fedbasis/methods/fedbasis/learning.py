@@ -1,7 +1,7 @@
-"""The three local learners of FedBasis: coefficients with the bases frozen, bases with the coefficients frozen, both.
+"""The three local trainings of FedBasis: coefficients with frozen bases, bases with frozen coefficients, and both.
 
-Coefficients cost one ordinary backward pass and two matrix-vector products a step. Bases under SGD cost what training
-one plain model costs (see ``basis``); every other optimizer, and joint training, updates all K bases in every step.
+A step on coefficients costs one backward pass and two matrix-vector products. A step on bases by SGD costs as much as
+one on a single model (see ``bases``); other optimizers, and joint training, update all K bases in every step.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,15 +27,24 @@ from fedbasis.tensors.flat import FlatModel
 
 OptimizerName = Literal["sgd", "adam"]
 Statistics = Literal["own", "batch", "frozen"]
-"""What normalizes while psi is learned, and what the model is left with: ``own`` is the batch and the running
-statistics of the client's images, ``batch`` the batch and the bases' statistics, ``frozen`` the bases' throughout."""
+"""Normalization while psi is learned, and statistics of the resulting model: ``own`` normalizes by the batch and adapts
+the running statistics to the client's images, ``batch`` normalizes by the batch and ends with the bases' statistics,
+``frozen`` uses the bases' statistics for both."""
 Only = tuple[int, int] | None
-Watch = Callable[[BasisSet, Tensor], None] | None  # called after every local step with the bases and psi of that moment
+Watch = Callable[[BasisSet, Tensor], None] | None  # called after every local step with the current bases and psi
 
 
 @dataclass(frozen=True)
 class LocalWork:
-    """What all three learners work on: the working model, the client's data and its recipe."""
+    """The inputs of local training.
+
+    Args:
+        model: The working model.
+        data: The client's images.
+        recipe: Epochs, batch size, rate, momentum, decay and augmentation.
+        only: The range of steps to take, as (start, stop); None: all.
+        watch: Called after every step with the current bases and psi.
+    """
 
     model: FlatModel
     data: Examples
@@ -46,14 +55,14 @@ class LocalWork:
 
 @dataclass(frozen=True)
 class CoefficientSettings:
-    """How psi is learned: by which optimizer, at which rate, normalized by what."""
+    """How psi is learned: the optimizer, its rate, and the normalization."""
 
     optimizer: OptimizerName = "adam"
     rate: float = 0.1
     statistics: Statistics = "batch"
 
     def stepper(self, psi: Tensor, momentum: float) -> FlatAdam | PlainSGD:
-        """Make the optimizer that updates ``psi`` in place from ``psi.grad``."""
+        """Return the optimizer that updates ``psi`` in place from ``psi.grad``."""
         psi.grad = torch.zeros_like(psi)
         if self.optimizer == "sgd":
             return PlainSGD([psi], self.rate, momentum)
@@ -68,10 +77,19 @@ def learn_coefficients(
     settings: CoefficientSettings,
     classifier: int | None = None,
 ) -> Iterator[tuple[bool, Tensor]]:
-    """Update ``psi`` in place, step by step, with the bases frozen; the model always holds the current combination.
+    """Train ``psi`` in place with the bases frozen; the working model always holds the current combination.
 
-    With ``classifier`` (the number of the classifier's block) that block also gets a free offset on top of its
-    combination, trained by the recipe's SGD. Yields ``(epoch ends here, loss)`` after every step.
+    Args:
+        work: The working model, the images and the recipe.
+        bases: The frozen bases.
+        psi: The coefficients, updated in place.
+        generator: Draws the batches.
+        settings: The optimizer of psi and the normalization.
+        classifier: The number of the classifier's block, which then also gets an offset that is added to its
+            combination and trained by the recipe's SGD; None: no offset.
+
+    Yields:
+        ``(whether the epoch ends here, loss)`` after every step.
     """
     model, recipe = work.model, work.recipe
     optimizer = settings.stepper(psi, recipe.momentum)
@@ -106,10 +124,19 @@ def train_factored(
     per_model: bool,
     on_step: Callable[[Tensor], None] | None = None,
 ) -> tuple[MeanLoss, Tensor]:
-    """Train the combined model, which stands in ``work.model`` already; return the loss and ``a``.
+    """Train the combined model, which must be in ``work.model``.
 
-    The bases are not needed until they are rebuilt, so they need not stay in memory meanwhile. ``on_step`` is called
-    with the present ``a`` after every step.
+    The bases are not needed until they are rebuilt, so they need not be in memory.
+
+    Args:
+        work: The working model with the combination, the images and the recipe.
+        c: The coefficients of the combination.
+        generator: Draws the batches.
+        per_model: Whether the learning rate applies to the combined model instead of each basis.
+        on_step: Called with the current ``a`` after every step.
+
+    Returns:
+        The loss, and ``a`` per block.
     """
     recipe = work.recipe
     rates = FactoredRates.of(c, recipe.rate, recipe.momentum, recipe.decay, per_model)
@@ -124,7 +151,7 @@ def train_factored(
 def watch_rebuilt(
     bases: BasisSet, psi: Tensor, c: Tensor, model: FlatModel, watch: Callable[[BasisSet, Tensor], None]
 ) -> Callable[[Tensor], None]:
-    """Show the bases that the combined model stands for, step by step, while it alone is trained."""
+    """Return a callback for ``train_factored`` that passes the rebuilt bases to ``watch`` after every step."""
 
     def on_step(a: Tensor) -> None:
         now = zip(bases.weights, c.unbind(), a, model.weights, strict=True)
@@ -143,10 +170,10 @@ def train_bases(
     optimizer: OptimizerName = "sgd",
     joint: CoefficientSettings | None = None,
 ) -> tuple[MeanLoss, BasisSet]:
-    """Train every basis itself, in a copy: the K-fold way, for any optimizer, and for ``psi`` at the same time.
+    """Train a copy of every basis: K times the cost of one model, for any optimizer, optionally together with ``psi``.
 
     ``joint`` updates ``psi`` in place in the same steps, through the softmax at ``tau`` (at 1 this is the paper's
-    baseline, equations 5 and 6; at 0.1 its ablation); without it the combination stays frozen.
+    baseline, equations 5 and 6; at 0.1 its ablation); without it the combination is frozen.
     """
     recipe, model, major = work.recipe, work.model, bases.major
     trained = replace(bases, weights=[matrix.clone() for matrix in bases.weights])

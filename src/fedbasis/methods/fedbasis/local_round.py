@@ -1,4 +1,4 @@
-"""A client's round of FedBasis: learn the coefficients, sharpen them, train the bases (equation 9)."""
+"""A client's local round of FedBasis: learn the coefficients, sharpen them, train the bases (equation 9)."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,18 +24,26 @@ def train_locally(
     coefficient_batches: torch.Generator,
     basis_batches: torch.Generator,
 ) -> tuple[State, Tensor, dict[str, float]]:
-    """Learn ``psi`` in place and train the bases; return what is sent, the sharpened coefficients, and the losses.
+    """Learn ``psi`` in place and train the bases.
 
-    ``load`` gives the bases, so that they can be freed when one model is enough. The generators shuffle the images
-    while the coefficients are learned, and while the bases are trained.
+    Args:
+        config: The settings of FedBasis.
+        work: The working model, the images and the recipe.
+        load: Returns the bases; they are loaded here so that they can be freed when one model is enough.
+        psi: The coefficients, updated in place.
+        coefficient_batches: Draws the batches while the coefficients are learned.
+        basis_batches: Draws the batches while the bases are trained.
+
+    Returns:
+        The upload, the sharpened coefficients, and the losses.
     """
     bases = load()
     settings, psi_loss = config.coefficients_at(config.coefficient_statistics), MeanLoss()
     whole = bases if config.upload == "full" else None
     if config.coordinate_descent:
         epochs = work.recipe.epochs if config.coefficient_epochs is None else config.coefficient_epochs
-        quick = replace(work, recipe=replace(work.recipe, epochs=epochs))
-        for _, step_loss in learn_coefficients(quick, bases, psi, coefficient_batches, settings):
+        coefficient_work = replace(work, recipe=replace(work.recipe, epochs=epochs))
+        for _, step_loss in learn_coefficients(coefficient_work, bases, psi, coefficient_batches, settings):
             psi_loss.add(step_loss)
     per_model = config.rate == "per-model"
     if config.factored:

@@ -1,8 +1,8 @@
-"""Group client models by the direction they moved in: exact k-means on normalized deltas, degenerate results refused.
+"""Cluster client models by the direction of their changes: exact k-means on normalized deltas, without tiny clusters.
 
-Deltas are compared by direction, because raw deltas are dominated by the few clients that made the most steps. Only
-inner products matter for k-means, so the deltas enter as their Gram matrix, which embeds them exactly in as many
-dimensions as there are clients, however large the network is.
+Deltas are compared by direction, because raw deltas are dominated by the few clients with the most steps. k-means needs
+only inner products, so it runs on the Gram matrix of the deltas, which embeds them exactly in as many dimensions as
+there are clients, whatever the size of the network.
 """
 
 from collections.abc import Sequence
@@ -20,21 +20,21 @@ from pflbed.errors import InputError
 
 
 def cluster_directions(deltas: Tensor, clusters: int, seed: int, tries: int = 8) -> NDArray[np.int64]:
-    """Return a cluster number for every row of ``deltas``, by its direction."""
+    """Return the cluster number of every row of ``deltas``, clustered by direction."""
     return cluster_products(inner_products([deltas.double()], len(deltas)), clusters, seed, tries)
 
 
 def cluster_products(products: Tensor, clusters: int, seed: int, tries: int = 8) -> NDArray[np.int64]:
-    """Do so by the inner products of the rows alone; every cluster gets at least two rows where that is possible.
+    """Do the same from the inner products of the rows; every cluster has at least two rows if that is possible.
 
-    A clustering with a cluster of one is drawn again from another start; if every try is like that, the smallest
-    cluster takes the nearer half of the largest.
+    A clustering with a cluster of one is repeated with another initialization; if all ``tries`` have one, the nearer
+    half of the largest cluster is moved to the smallest.
     """
     count = len(products)
     if count < clusters:
         raise InputError(
-            f"Making {clusters} bases needs at least {clusters} client models in the last warm-up round, but only "
-            f"{count} arrived; lower 'bases' or sample more clients."
+            f"Making {clusters} bases needs at least {clusters} client models in the last round of the warm start, but "
+            f"only {count} were received; lower 'bases' or sample more clients."
         )
     lengths = products.diagonal().sqrt().clamp_min(1e-12)
     return _cluster(_embed((products / lengths[:, None] / lengths).numpy()), clusters, seed, tries)
@@ -50,10 +50,18 @@ def cluster_models(
     by_block: bool,
     mean: MakeMean = StreamingMean,
 ) -> list[Tensors]:
-    """Return the weighted mean models of the clusters of models that all started from ``start``.
+    """Cluster models that all started from ``start``, and return the weighted mean model of every cluster.
 
-    ``by_block`` clusters every block on its own: the combination is by block as well, so a basis need not hold the
-    same clients in all of its blocks (early blocks tend to group by domain, the classifier by labels).
+    Args:
+        layout: The network's layout by blocks.
+        start: The model that all clients received.
+        models: The clients' models.
+        weights: Their weights.
+        clusters: The number of clusters.
+        seed: The seed of the run.
+        by_block: Whether to cluster every block on its own: combinations are by block as well, so a basis need not
+            hold the same clients in all blocks (early blocks tend to group by domain, the classifier by labels).
+        mean: Makes the mean of a cluster.
     """
     products = []
     for block in range(len(layout.blocks)):
@@ -99,7 +107,7 @@ def _cluster(points: NDArray[np.float64], clusters: int, seed: int, tries: int) 
 def _split_largest(
     points: NDArray[np.float64], labels: NDArray[np.int64], clusters: int, least: int
 ) -> NDArray[np.int64]:
-    """Move half of the largest cluster, the half nearest to the smallest one, over to it until all are large enough."""
+    """Move the half of the largest cluster that is nearest to the smallest one to it, until all are large enough."""
     labels = labels.copy()
     while _sizes(labels, clusters).min() < least:
         sizes = _sizes(labels, clusters)

@@ -1,17 +1,17 @@
-"""pFedGP: clients share the network below the classifier as a deep kernel; each has its own Gaussian process on it.
+"""pFedGP: clients share the body of the network as a deep kernel; each has its own Gaussian process on it.
 
 Achituve et al., "Personalized Federated Learning with Gaussian Processes", NeurIPS 2021 (pFedGP on all data, without
-inducing points). A client builds a class tree of binary Gaussian processes (``gp_tree``) on its features, and its body
-is trained by SGD on one of the paper's two objectives, each step on all of its images:
+inducing points). A client builds a class tree of binary Gaussian processes (``gp_tree``) on its features, and trains
+the body by SGD on one of the paper's two objectives, each step on all of its images:
 
-    predictive: -log p(y* | x*, D) of a share of its images, held out anew in every step, given the others D
+    predictive: -log p(y* | x*, D) of a share of its images, drawn in every step, given the others D
     marginal:   -log p(y | X), whose gradient is the mean of that of log p(y | omega, X) over the posterior of omega
 
-The server averages the bodies. A new client computes its posterior with the shared kernel; no gradient is taken. The
-network's own classifier is never trained: it stays at its start, for those who want to train it (lp, ft).
+The server averages the bodies. A new client computes its posterior with the shared kernel, without gradients. The
+network's own classifier is not trained and stays the initial one, for linear probes and fine-tuning (lp, ft).
 
-Other than in the authors' code: p(y* | ...) is the mean of the sigmoid, not exp of the mean of its logarithm; the loss
-is that of the whole tree per image, not the sum of every fork's own mean; distances in the kernel are per feature;
+Differences from the authors' code: p(y* | ...) is the mean of the sigmoid, not exp of the mean of its logarithm; the
+loss is that of the whole tree per image, not the sum of every node's own mean; distances in the kernel are per feature;
 Polya-Gamma variables are drawn by their series (its tail at its mean), not by an exact sampler.
 """
 
@@ -34,9 +34,10 @@ from fedbasis.methods.base import (
     MethodConfig,
     Sent,
     Serving,
-    Task,
     Update,
     Ways,
+    require_labels,
+    require_tensor,
 )
 from fedbasis.methods.pfedgp.gp_tree import GPTree, Kernel, class_tree
 from fedbasis.networks.classifier import probabilities_and_features, watching
@@ -52,20 +53,33 @@ class PFedGPConfig(MethodConfig):
 
     variance: float = Field(8.0, gt=0, description="variance of the RBF kernel (its output scale)")
     length: float = Field(1.0, gt=0, description="length scale of the RBF kernel, per feature")
-    objective: Literal["predictive", "marginal"] = Field("predictive", description="what the kernel is trained by")
+    objective: Literal["predictive", "marginal"] = Field("predictive", description="the kernel's training objective")
     held_out: float = Field(0.5, gt=0, lt=1, description="share of a client's images that the predictive loss predicts")
     gibbs: int = Field(5, ge=1, description="steps of every Gibbs chain")
-    draws: int = Field(20, ge=1, description="Gibbs chains in training")
-    draws_new: int = Field(30, ge=1, description="Gibbs chains at a new client")
+    draws: int = Field(20, ge=1, description="number of Gibbs chains in training")
+    draws_new: int = Field(30, ge=1, description="number of Gibbs chains on a new client")
 
 
 class PFedGPServing(Serving):
-    """What new clients are given, and how they predict."""
+    """How a personalized client predicts."""
 
     method: "PFedGP"
 
+    def check_learned(self, learned: Tensors) -> None:
+        """Check the features, the labels, the tree of classes and the draws."""
+        classes = self.method.task.network.classes
+        features = require_tensor(learned, "features", (None, None))
+        labels = require_tensor(learned, "labels", (len(features),), torch.int64)
+        require_labels(labels, classes)
+        tree = require_tensor(learned, "tree", (None, classes), torch.int64)
+        omega = require_tensor(learned, "omega", (len(tree), None, len(features)))
+        if not len(features) or (tree.numel() and not -1 <= int(tree.min()) <= int(tree.max()) <= 1):
+            raise InputError("A Gaussian process must hold images and a tree of classes, but it does not.")
+        if omega.numel() and float(omega.min()) < 0:
+            raise InputError("The draws of a Gaussian process must not be negative, but one is.")
+
     def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
-        """Predict by the Gaussian processes; after a generic way there are none."""
+        """Predict by the Gaussian processes; without them by the model."""
         if "omega" not in learned:
             return super().probabilities(model, learned, pixels)
         features = self.method.features(model, pixels)
@@ -74,7 +88,7 @@ class PFedGPServing(Serving):
 
 
 class PFedGP(Method):
-    """The server's state is one whole model, of which only the body is trained and sent."""
+    """The server's state is one whole model; only its body is trained and sent."""
 
     about: ClassVar[About] = About(
         name="pfedgp",
@@ -98,20 +112,20 @@ class PFedGP(Method):
         """Check the settings against the network."""
         self.kernel = Kernel(self.config.variance, self.config.length)
         if not self.task.body & self.task.parameters:
-            raise InputError("pFedGP trains what lies below the classifier, but this network has nothing there.")
+            raise InputError("pFedGP needs parameters below the classifier, but this network has none.")
 
     def init(self, seed: int) -> State:
         """Start from the initial model."""
         return {MODEL: self.task.initial(seed)}
 
     def broadcast(self, server: State, client: str) -> State:
-        """Send the body alone: no client uses the classifier."""
+        """Send only the body: no client uses the classifier."""
         return {MODEL: only(server[MODEL], self.task.body)}
 
     def client_update(
         self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
-        """Train the body by the loss of the Gaussian process; a client of one class has nothing to tell apart."""
+        """Train the body by the loss of the Gaussian process; a client with a single class does not train."""
         unused = {name: torch.zeros(self.task.layout.shapes[name]) for name in self.task.head}
         context.model.load({**unused, **received[MODEL]})
         loss = 0.0
@@ -131,13 +145,13 @@ class PFedGP(Method):
         return Sent({MODEL: body}, {"loss": loss, "examples": float(len(data))}), None
 
     def features(self, model: FlatModel, pixels: Tensor) -> Tensor:
-        """Return what enters the classifier."""
+        """Return the inputs of the classifier."""
         return probabilities_and_features(model.module, self.task.classifier, pixels, self.task.recipe.preprocessing)[1]
 
     def loss(self, features: Tensor, labels: Tensor, tree: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the training loss of some labelled features; its gradient trains the body.
+        """Return the training loss of labelled features, which is differentiable in them.
 
-        With one image of every class there is none to hold out, and the marginal likelihood takes over.
+        With one image per class none can be held out, and the loss is the marginal likelihood.
         """
         held = hold_out(
             labels, lambda rows: int(self.config.held_out * rows), partial(torch.randperm, generator=generator)
@@ -150,17 +164,17 @@ class PFedGP(Method):
         return F.nll_loss(known.log_probabilities(omega, features[held]), labels[held])
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Take the mean of the clients' bodies."""
+        """Average the clients' bodies."""
         return {MODEL: {**server[MODEL], **self.mean(updates)}}
 
     def model(self, server: State) -> Tensors:
-        """Return the shared body with the classifier it started with."""
+        """Return the shared body with the initial classifier."""
         return server[MODEL]
 
     def adapt(
         self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
-        """Draw the posterior of the client's Gaussian processes; the loss is its marginal likelihood's."""
+        """Sample the posterior of the client's Gaussian processes; the loss is the negative log marginal likelihood."""
         context.model.load(self.model(server))
         features = self.features(context.model, data.pixels)
         labels = data.labels.cpu().long()

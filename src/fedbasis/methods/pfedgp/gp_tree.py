@@ -1,4 +1,4 @@
-"""A Gaussian-process classifier: a binary tree of classes with one binary Gaussian process at every fork.
+"""A Gaussian-process classifier: a binary tree of classes with one binary Gaussian process at every inner node (fork).
 
 Achituve et al., "GP-Tree: A Gaussian Process Classifier for Few-Shot Incremental Learning", ICML 2021. At a fork the
 labels are y = 1 (left) or 0 (right) with p(y = 1 | f) = sigmoid(f) and f ~ N(0, K). With kappa = y - 1/2 and one
@@ -8,8 +8,8 @@ Polya-Gamma variable omega per point everything is Gaussian (Polson et al. 2013)
     f | y, omega ~ N(K a, K - K W B^-1 W K),               a = kappa - W B^-1 W K kappa
     omega | y, f ~ PG(1, f)
 
-The last two lines are the Gibbs sampler. The probability of a class is the product of those of the forks on the way
-to it. Everything is computed on the CPU in double precision; for gradients the drawn omegas are constants.
+The last two lines are the Gibbs sampler. The probability of a class is the product over the forks on the path to it.
+Everything is computed on the CPU in double precision; gradients treat the sampled omegas as constants.
 """
 
 import math
@@ -21,7 +21,7 @@ from torch import Tensor
 
 LEFT, RIGHT, ELSEWHERE = 1, 0, -1
 TERMS = 32
-"""Terms of the Polya-Gamma series that are drawn; the rest of it (6e-7 of the variance) counts with its mean."""
+"""Terms of the Polya-Gamma series that are sampled; the rest (6e-7 of the variance) is replaced by its mean."""
 JITTER = 1e-6
 CHUNK = 256  # queries predicted at once
 NODES, WEIGHTS = (torch.from_numpy(part) for part in np.polynomial.hermite.hermgauss(20))
@@ -35,14 +35,14 @@ def polya_gamma(c: Tensor, generator: torch.Generator) -> Tensor:
     k = torch.arange(1, TERMS + 1, dtype=torch.float64) - 0.5
     scale = 1 / (2 * math.pi**2 * (k**2 + (c.double()[..., None] / (2 * math.pi)) ** 2))
     size = c.double().abs().clamp_min(1e-4)
-    rest = torch.tanh(size / 2) / (2 * size) - scale.sum(-1)  # the whole mean without the drawn terms'
+    rest = torch.tanh(size / 2) / (2 * size) - scale.sum(-1)  # the mean of the terms that are not sampled
     drawn = torch.empty_like(scale).exponential_(generator=generator)
     return (drawn * scale).sum(-1) + rest.clamp_min(0)
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """The RBF kernel; squared distances are means over the features, so that one length fits every width."""
+    """The RBF kernel; squared distances are means over the features, so that they do not grow with the width."""
 
     variance: float = 8.0
     length: float = 1.0
@@ -61,7 +61,7 @@ class Fork:
     kappa: Tensor
 
     def sample(self, draws: int, steps: int, generator: torch.Generator) -> Tensor:
-        """Draw omega [draws, n] from its posterior: as many independent Gibbs chains, started from the prior."""
+        """Draw omega [draws, n] from its posterior, by independent Gibbs chains that start from the prior."""
         with torch.no_grad():
             shape = (draws, len(self.kappa), 1)
             root = torch.linalg.cholesky(self.covariance)
@@ -72,7 +72,7 @@ class Fork:
             omega = polya_gamma(prior().squeeze(-1), generator)
             for _ in range(steps):
                 w, factor, a = self._solved(omega)
-                f = prior()  # turned into a draw from the posterior by the mean it lacks and the error it has
+                f = prior()  # the next lines turn this draw from the prior into one from the posterior
                 noisy = w * f + torch.randn(shape, generator=generator, dtype=torch.float64)
                 f = f + self.covariance @ (a - w * torch.cholesky_solve(noisy, factor))
                 omega = polya_gamma(f.squeeze(-1), generator)
@@ -106,7 +106,7 @@ class Fork:
 
 @dataclass(frozen=True)
 class GPTree:
-    """The classifier of some labelled features. ``tree`` [forks, classes] says where every fork sends every class."""
+    """The classifier of labelled features; ``tree`` [forks, classes] is the side of every class at every fork."""
 
     kernel: Kernel
     features: Tensor
@@ -114,17 +114,17 @@ class GPTree:
     tree: Tensor
 
     def _forks(self) -> list[tuple[Tensor, Tensor, Fork]]:
-        found = []
+        forks = []
         for sides in self.tree:
             rows = (sides[self.labels] != ELSEWHERE).nonzero().squeeze(1)
             points = self.features[rows].double().cpu()
             covariance = self.kernel(points, points)
             covariance = covariance + JITTER * self.kernel.variance * torch.eye(len(rows), dtype=torch.float64)
-            found.append((rows, points, Fork(covariance, sides[self.labels[rows]].double() - 0.5)))
-        return found
+            forks.append((rows, points, Fork(covariance, sides[self.labels[rows]].double() - 0.5)))
+        return forks
 
     def sample(self, draws: int, steps: int, generator: torch.Generator) -> Tensor:
-        """Draw every fork's omegas [forks, draws, n]; points that do not come to a fork have zeros there."""
+        """Draw every fork's omegas [forks, draws, n]; they are zero for points that are not below the fork."""
         omega = torch.zeros(len(self.tree), draws, len(self.labels), dtype=torch.float64)
         for number, (rows, _, fork) in enumerate(self._forks()):
             omega[number][:, rows] = fork.sample(draws, steps, generator)
@@ -138,7 +138,7 @@ class GPTree:
         return total / len(self.labels)
 
     def log_probabilities(self, omega: Tensor, queries: Tensor) -> Tensor:
-        """Return the log probability of every class [queries, classes]; a class without points has none."""
+        """Return the log probability of every class [queries, classes]; minus infinity for a class without points."""
         known = torch.zeros(self.tree.shape[1], dtype=torch.bool)
         known[self.labels] = True
         start = torch.zeros(len(known), dtype=torch.float64).masked_fill(~known, -math.inf)
@@ -153,7 +153,7 @@ class GPTree:
 
 
 def class_tree(features: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Split the classes that occur in two, and again, until every one is alone: near class means stay together."""
+    """Split the occurring classes recursively in two, by clustering their means, until every class is a leaf."""
     rows, pending = [], [sorted(set(labels.tolist()))]
     while pending:
         group: list[int] = pending.pop(0)
@@ -170,13 +170,13 @@ def class_tree(features: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 def two_means(points: Tensor) -> Tensor:
-    """Cluster points in two, from the two that are farthest apart; mark the cluster of the first point."""
+    """Cluster points by 2-means, from the two that are farthest apart; return the mask of the first point's cluster."""
     apart = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
     centres = points[list(divmod(int(apart.argmax()), len(points)))]
     first = torch.zeros(len(points), dtype=torch.bool)
     for _ in range(100):
         nearer = torch.cdist(points, centres, compute_mode="donot_use_mm_for_euclid_dist").argmin(1) == 0
-        if nearer.all() or not nearer.any():  # all points are one
+        if nearer.all() or not nearer.any():  # all points are equal
             nearer = torch.arange(len(points)) == 0
         if torch.equal(nearer, first):
             break

@@ -6,9 +6,10 @@ Shamsian et al., "Personalized Federated Learning using Hypernetworks", ICML 202
     d theta_m = theta~_m - theta_m                  after the client's local training; sent up
     phi <- phi + rate * mean_m J_phi^T d theta_m,   v_m <- v_m + rate * J_v^T d theta_m
 
-(algorithm 1). The paper takes one client a step; here a round's clients all start from the round's phi, and the mean of
-their phi-gradients makes one step of plain SGD. b starts as the initial (or pretrained) model and W at zero: so does
-every client's model. Statistics are averaged and sent along. A new client trains an embedding alone, from their mean.
+(algorithm 1). The paper uses one client per step; here a round's clients all start from the round's phi, and the mean
+of their phi-gradients is one step of plain SGD. b starts as the initial (or pretrained) model and W at zero, so every
+client's first model is the initial one. Statistics are averaged and sent too. A new client trains only an embedding,
+from the mean of the others.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,7 +37,7 @@ from fedbasis.methods.base import (
 )
 from fedbasis.methods.pfedhn.hypernetwork import generate, pull_back
 from fedbasis.networks.train import Examples, PlainSGD, backward_passes, by_epoch, local_sgd
-from fedbasis.tensors.params import State, Tensors, only, plus, without
+from fedbasis.tensors.params import State, Tensors, only, plus, require_same, without
 from fedbasis.tensors.seeding import torch_generator
 
 HYPER, EMBEDDINGS, START, CHANGE = "hypernetwork", "embeddings", "start", "change"
@@ -46,9 +47,9 @@ class PFedHNConfig(MethodConfig):
     """The size of the hypernetwork and the server's rate."""
 
     embedding: int = Field(13, ge=1, description="length of an embedding (paper: 1 + clients / 4; 13 for 50 clients)")
-    hidden: int = Field(32, ge=1, description="width of its layers (paper: 100); the server holds that many models")
-    layers: int = Field(1, ge=0, description="layers after the first (paper: 3; deeper ones feel the embedding later)")
-    rate: float = Field(0.1, gt=0, description="the server's rate (paper: 0.01 with momentum 0.9, in all 0.1)")
+    hidden: int = Field(32, ge=1, description="width of its layers (paper: 100); its size is that many models")
+    layers: int = Field(1, ge=0, description="hidden layers after the first (paper: 3, which learn more slowly)")
+    rate: float = Field(0.1, gt=0, description="the server's rate (paper: 0.01 with momentum 0.9, effectively 0.1)")
 
 
 class PFedHNUpdates(Updates):
@@ -58,22 +59,36 @@ class PFedHNUpdates(Updates):
     method: "PFedHN"
 
     def reference(self, server: State, client: str, sent: State) -> State:
-        """The parameters' change is one already; statistics are measured from the server's."""
+        """Return the server's statistics only: the parameters are sent as a change."""
         return {"statistics": server[MODEL]}
 
 
 class PFedHNServing(Serving):
-    """What new clients are given, and how they predict."""
+    """What is published for new clients."""
 
     method: "PFedHN"
 
+    def check(self, published: State) -> None:
+        """Compare the hypernetwork and the mean embedding with the settings."""
+        config, layout = self.method.config, self.method.task.layout
+        expected = {}
+        for layer in range(config.layers + 1):
+            inputs = config.hidden if layer else config.embedding
+            expected[f"hidden_{layer}.weight"] = torch.Size((config.hidden, inputs))
+            expected[f"hidden_{layer}.bias"] = torch.Size((config.hidden,))
+        for block in range(len(layout.blocks)):
+            expected[f"output_{block}.weight"] = torch.Size((layout.size(block, True), config.hidden))
+        require_same(published[HYPER], expected, "The hypernetwork")
+        require_same(published[START], {"embedding": torch.Size((config.embedding,))}, "The mean embedding")
+        super().check(published)
+
     def published(self, server: State) -> State:
-        """Publish the hypernetwork and the mean embedding; the clients' own stay with the server."""
+        """Return the hypernetwork and the mean embedding, without the clients' embeddings."""
         return {group: server[group] for group in (MODEL, HYPER, START)}
 
 
 class PFedHN(Method):
-    """The server's group "model" holds b, the output layer's bias, and beside it the running statistics."""
+    """The server's group "model" holds b, the output layer's bias, and the running statistics."""
 
     about: ClassVar[About] = About(
         name="pfedhn",
@@ -90,7 +105,7 @@ class PFedHN(Method):
     config: PFedHNConfig
 
     def init(self, seed: int) -> State:
-        """Draw the hidden layers as torch draws linear layers; the output layer starts at the initial model."""
+        """Initialize the hidden layers as torch does linear layers; the output layer starts at the initial model."""
         width, generator, hyper = self.config.hidden, torch_generator(seed, "hypernetwork"), Tensors()
         for layer in range(self.config.layers + 1):
             inputs = width if layer else self.config.embedding
@@ -106,7 +121,7 @@ class PFedHN(Method):
         return {MODEL: self._model(server, self.embedding(server, client))}
 
     def embedding(self, server: State, client: str) -> Tensor:
-        """Return a client's embedding: as learned so far, or its first one, drawn by the run's seed and its name."""
+        """Return a client's current embedding, or its first one, drawn by the run's seed and the client's name."""
         known = server.get(EMBEDDINGS, {}).get(quote(client, safe=""))
         generator = torch_generator(int(server[CLOCK]["seed"]), "embedding", client)
         return torch.randn(self.config.embedding, generator=generator) if known is None else known
@@ -114,7 +129,7 @@ class PFedHN(Method):
     def client_update(
         self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
-        """Train the generated model; send how its parameters changed, and its statistics if it has any."""
+        """Train the generated model; send the change of its parameters, and its statistics if it has any."""
         context.model.load(received[MODEL])
         loss = local_sgd(context.model, data, self.task.recipe, context.generator("batches"))
         trained, names = context.model.tensors(), self.task.parameters
@@ -123,7 +138,7 @@ class PFedHN(Method):
         return Sent(sent, {"loss": loss.value(), "examples": float(len(data))}), None
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Pull every change back to the hypernetwork and to its client's embedding; step along the mean."""
+        """Backpropagate every change to the hypernetwork and to its client's embedding; step along the mean."""
         averaging, names, rate = self.task.averaging, self.task.parameters, self.config.rate
         means = averaging.mean(), averaging.mean()
         learned = dict(server.get(EMBEDDINGS, {}))
@@ -141,13 +156,13 @@ class PFedHN(Method):
         return {**server, **moved, EMBEDDINGS: learned, START: start}
 
     def model(self, server: State) -> Tensors:
-        """Generate the model of the mean embedding."""
+        """Return the model generated from the mean embedding."""
         return self._model(server, server[START]["embedding"])
 
     def adapt(
         self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
-        """Train a new embedding through the frozen hypernetwork; the statistics stay the server's."""
+        """Train a new embedding through the frozen hypernetwork, with the server's statistics."""
         (model := context.model).load(self.model(server))
         device, recipe = model.weights[0].device, plan.recipe(self.task.recipe)
         bias = [flat.to(device) for flat in self.task.layout.flatten(server[MODEL])]

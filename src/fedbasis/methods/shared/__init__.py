@@ -1,1 +1,1 @@
-"""What several methods have in common."""
+"""Base classes that several methods share."""

@@ -1,9 +1,9 @@
-"""What methods share whose server relates the clients' models to one another: a table of their latest models.
+"""The base of methods whose server stores every client's latest model.
 
-The server's state holds one group ``client/<name>`` for every client that has ever sent a model, in full and replaced
-when the client sends again; ``table/examples`` says how many images each has, in the order of the sorted names; and
-``model`` is the mean of the table, from which clients start that the server has not seen. So the state is as large as
-all clients' models together; besides it one update is in memory at a time.
+The server's state has one group ``client/<name>`` for every client that has sent a model, replaced when the client
+sends again. ``table/examples`` is the number of images of each, in the order of the sorted names. ``model`` is the mean
+of these models, from which clients start that the server does not know. So the state is as large as all clients' models
+together; besides it one update is in memory at a time.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -24,17 +24,17 @@ RELATIONS = "relations"
 
 
 def clients(server: State) -> list[str]:
-    """Name the clients of the table in the order of every vector and matrix about them."""
+    """Return the names of the stored clients, in the order of the rows of all vectors and matrices about them."""
     return sorted(group.removeprefix(CLIENT) for group in server if group.startswith(CLIENT))
 
 
 def models(server: State, names: Iterable[str] | None = None) -> list[Tensors]:
-    """Return the models of the table, or those of the named clients."""
+    """Return all stored models, or those of the named clients."""
     return [server[CLIENT + name] for name in (clients(server) if names is None else names)]
 
 
 def gram(table: Sequence[Tensors], names: Collection[str]) -> Tensor:
-    """Return all inner products of models over the named tensors."""
+    """Return the Gram matrix of models over the named tensors."""
     return inner_products(columns(table, sorted(names)), len(table))
 
 
@@ -43,7 +43,7 @@ def combination(
 ) -> Tensors:
     """Return ``sum_j weights_j w_j``, or ``base + sum_j weights_j (w_j - base)``, for the named tensors.
 
-    With a base, models that equal it change nothing, not even by a rounding; a weight of one gives its model.
+    With a base, models equal to it add exactly nothing, and a weight of one gives its model.
     """
     factors = [float(weight) for weight in weights]
     result = {}
@@ -61,37 +61,37 @@ def combination(
 class ClientModelsUpdates(Updates):
     """How an update is measured and averaged."""
 
-    needs_single_updates: ClassVar[str] = "the server keeps every client's own model"
+    needs_single_updates: ClassVar[str] = "the server stores every client's own model"
     method: "ClientModels"
 
     def reference(self, server: State, client: str, sent: State) -> State:
-        """A client's model is measured from the last one it sent, or from the mean of all."""
+        """Return the last model that the client sent, or the mean of all."""
         return {MODEL: server.get(CLIENT + client, server[MODEL])}
 
 
 class ClientModelsServing(Serving):
-    """What new clients are given, and how they predict."""
+    """What is published for new clients."""
 
     method: "ClientModels"
 
     def published(self, server: State) -> State:
-        """A new client needs the mean of the clients' models and nothing else."""
+        """Return the mean of the clients' models."""
         return {MODEL: server[MODEL]}
 
 
 class ClientModels(Method):
-    """A server that keeps every client's latest model; a specialization says how they are related."""
+    """A server that stores every client's latest model; a subclass defines how they are related."""
 
     updates_type: ClassVar[type[Updates]] = ClientModelsUpdates
     serving_type: ClassVar[type[Serving]] = ClientModelsServing
     state_group: ClassVar[str] = MODEL
 
     def init(self, seed: int) -> State:
-        """Start from the initial model and an empty table."""
+        """Start from the initial model, with no stored models."""
         return {MODEL: self.task.initial(seed)}
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Replace the models that arrive and take the mean of all that are known, each weighted as the task says."""
+        """Replace the received models and average all stored ones, weighted by ``task.weighting``."""
         table = {group: tensors for group, tensors in server.items() if group.startswith(CLIENT)}
         examples = dict(zip(clients(server), server[TABLE]["examples"].tolist() if table else [], strict=True))
         for client, sent in clamped_updates(updates, self.task.averaging):
@@ -109,7 +109,7 @@ class ClientModels(Method):
         return server[MODEL]
 
     def start(self, received: State, state: State | None, context: Context) -> Tensors:
-        """Choose where a client starts: its own model, or what it was sent; the initial one if it lost its own."""
+        """Return the model a client starts from: its own, else the received one, else the initial one."""
         if state is not None:
             return state[MODEL]
         return received[MODEL] if MODEL in received else self.task.initial(context.seed)
@@ -117,14 +117,14 @@ class ClientModels(Method):
     def fit(
         self, data: Examples, context: Context, plan: Adaptation, adjust: Adjust
     ) -> Iterator[tuple[float, Tensors]]:
-        """Train the whole working model of a new client, its gradients changed by ``adjust``."""
+        """Train all parameters of a new client's working model, with gradients changed by ``adjust``."""
         recipe = plan.recipe(self.task.recipe)
         for loss in by_epoch(sgd_steps(context.model, data, recipe, context.generator("adapt"), adjust=adjust)):
             yield loss, {}
 
     @staticmethod
     def held_out(data: Examples, context: Context) -> tuple[Examples, Examples]:
-        """Hold out a fifth of a client's images, the same in every round; below five, all of them serve twice."""
+        """Split off a fifth of a client's images, the same in every round; with fewer than five, both parts are all."""
         draw = partial(torch.randperm, generator=context.at(context.client).generator("validation"))
         held = hold_out(data.labels, lambda rows: rows // 5, draw, by_class=False)
         if not held.any():
@@ -133,7 +133,7 @@ class ClientModels(Method):
 
     @staticmethod
     def enlarged(matrix: Tensor, before: Sequence[str], after: Sequence[str]) -> Tensor:
-        """Rearrange a matrix about some clients for an order with more of them, of whom it says zero."""
+        """Extend a matrix over the clients ``before`` to the clients ``after``, with zeros for new ones."""
         places = torch.tensor([after.index(client) for client in before], dtype=torch.int64)
         larger = matrix.new_zeros(len(after), len(after))
         larger[places[:, None], places[None, :]] = matrix

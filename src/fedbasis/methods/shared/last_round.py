@@ -1,4 +1,4 @@
-"""FedAvg whose server sums up the last round's local models: what PCA-k and k-means-k share."""
+"""FedAvg whose server summarizes the last round's local models: the base of PCA-k and k-means-k."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ class LastRoundSummaryUpdates(Updates):
 
 
 class LastRoundSummary(MultiModel):
-    """No method of its own, but the base of two: all rounds are FedAvg's, and the last one is summed up besides."""
+    """A base class: all rounds are FedAvg's; the last one also summarizes the local models."""
 
     updates_type: ClassVar[type[Updates]] = LastRoundSummaryUpdates
 
@@ -29,28 +29,35 @@ class LastRoundSummary(MultiModel):
         return {**super().init(seed), CLOCK: {"round": torch.tensor(0)}}
 
     def broadcast(self, server: State, client: str) -> State:
-        """Send the global model and nothing else."""
+        """Send the global model only."""
         return {MODEL: server[MODEL]}
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Take the mean of the clients' models; in the last round sum them up as well, put aside on disk."""
+        """Average the clients' models; in the last round also summarize them, stored on disk."""
         done = int(server[CLOCK]["round"]) + 1
         clock: State = {CLOCK: {"round": torch.tensor(done)}}
         if done < self.task.rounds:
             return {**super().aggregate(server, updates, seed), **clock}
-        arrived = spool_updates(updates)
-        mean = super().aggregate(server, arrived, seed)
-        models = self.task.averaging.clamp_models([sent.tensors[MODEL] for _, sent in arrived])
-        weights = [self.task.weight(int(sent.numbers["examples"])) for _, sent in arrived]
-        found = self.summary(mean[MODEL], models, torch.tensor(weights, dtype=torch.float64), seed)
-        return {**mean, **self.numbered(found), **clock}
+        received = spool_updates(updates)
+        mean = super().aggregate(server, received, seed)
+        models = self.task.averaging.clamp_models([sent.tensors[MODEL] for _, sent in received])
+        weights = [self.task.weight(int(sent.numbers["examples"])) for _, sent in received]
+        summary = self.summary(mean[MODEL], models, torch.tensor(weights, dtype=torch.float64), seed)
+        return {**mean, **self.numbered(summary), **clock}
 
     @abstractmethod
     def summary(self, mean: Tensors, models: Sequence[Tensors], weights: Tensor, seed: int) -> list[Tensors]:
-        """Make a few models (or directions) of many."""
+        """Return a few models (or directions) that represent the clients' models.
+
+        Args:
+            mean: The mean model.
+            models: The clients' models.
+            weights: Their weights.
+            seed: The seed of the run.
+        """
 
     def found(self, server: State) -> list[Tensors]:
-        """Return the summary that a server holds; none before the last round."""
+        """Return the summary in the server's state; empty before the last round."""
         return self.models(server) if f"{self.prefix}_0" in server else []
 
     def deviations(self, models: Sequence[Tensors], weights: Tensor, names: Iterable[str]) -> Iterator[Tensor]:
@@ -58,6 +65,6 @@ class LastRoundSummary(MultiModel):
         return (rows - (weights / weights.sum()) @ rows for rows in columns(models, names))
 
     def gram(self, models: Sequence[Tensors], weights: Tensor) -> Tensor:
-        """Return the inner products of the models' deviations: few numbers that hold all of their geometry."""
+        """Return the Gram matrix of the models' deviations, which determines all their distances."""
         names = [entry.name for entry in self.task.layout.select(True)]
         return inner_products(self.deviations(models, weights, names), len(models))

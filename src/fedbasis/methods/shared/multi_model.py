@@ -1,4 +1,4 @@
-"""What methods of several whole models share: models that start apart, and a client that compares them on its data."""
+"""The base of methods with several whole models: different initial models, and their losses on a client's data."""
 
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -15,7 +15,7 @@ from fedbasis.tensors.seeding import seed_for, torch_generator
 
 
 class MultiModel(FedAvg):
-    """No method of its own, but the base of some."""
+    """A base class for methods whose server has several models."""
 
     prefix: ClassVar[str]
     """The server's models are the groups ``<prefix>_0``, ``<prefix>_1``, ...; the setting ``<prefix>s`` counts them."""
@@ -26,7 +26,7 @@ class MultiModel(FedAvg):
         return int(getattr(self.config, f"{self.prefix}s"))
 
     def numbered(self, models: Sequence[Tensors]) -> State:
-        """Name models as groups of the server's state."""
+        """Return models as groups of the server's state."""
         return {f"{self.prefix}_{k}": tensors for k, tensors in enumerate(models)}
 
     def models(self, state: State) -> list[Tensors]:
@@ -34,11 +34,11 @@ class MultiModel(FedAvg):
         return [state[f"{self.prefix}_{k}"] for k in range(self.count)]
 
     def starts(self, seed: int, noise: float) -> list[Tensors]:
-        """Draw different first models; one alone is FedAvg's.
+        """Return different initial models; a single one is FedAvg's.
 
-        Models that start equal stay equal, and pretrained tensors are equal in all of them. So every model adds to
-        each pretrained parameter noise of ``noise`` times that tensor's own standard deviation: every model, because
-        one that stayed as it was would be the best for all clients.
+        Models that start equal stay equal, and pretrained tensors are equal in all of them. So noise of ``noise`` times
+        the tensor's standard deviation is added to each pretrained parameter in every model: a model without noise
+        would be the best for all clients.
         """
         if self.count == 1:
             return [self.task.initial(seed)]
@@ -63,7 +63,7 @@ class MultiModel(FedAvg):
         return torch.stack(columns, dim=1).double()
 
     def lowest(self, models: Sequence[Tensors], data: Examples, context: Context) -> tuple[int, float]:
-        """Find the model with the lowest mean loss on the client's data; one that diverged is never it."""
+        """Return the index and the loss of the model with the lowest mean loss on the client's data (NaN: infinite)."""
         means = self.losses(models, data, context).mean(0).nan_to_num(nan=torch.inf)
         chosen = int(means.argmin())
         return chosen, float(means[chosen])
@@ -71,7 +71,7 @@ class MultiModel(FedAvg):
     def serve_lowest(
         self, models: Sequence[Tensors], data: Examples, context: Context
     ) -> Iterator[tuple[float, Tensors]]:
-        """Serve a new client with the model that has the lowest loss on its data; nothing is trained."""
+        """Personalize by choosing the model with the lowest loss on the client's data; nothing is trained."""
         chosen, loss = self.lowest(models, data, context)
         context.model.load(models[chosen])
         yield loss, {"chosen": torch.tensor(chosen)}

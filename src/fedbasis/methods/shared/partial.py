@@ -1,8 +1,8 @@
-"""What methods have in common that personalize some layers: the others are averaged as in FedAvg.
+"""The base of methods with personal layers: these stay on the client, the others are averaged as in FedAvg.
 
 With ``S`` the shared names and ``P`` the personal ones, client ``m`` trains ``(w_S, v_m)`` from the server's ``w_S``
-and its own ``v_m`` of the last time (at first: of the initial model), sends ``w_S`` and keeps ``v_m``. The server's
-model holds the mean of ``w_S``; its personal part stays the initial one, from which new clients start.
+and its own ``v_m`` of its last round (in its first: of the initial model), sends ``w_S`` and stores ``v_m``. The
+server's model holds the mean of ``w_S``; its personal part stays the initial one, from which new clients start.
 """
 
 from abc import abstractmethod
@@ -15,18 +15,18 @@ from fedbasis.tensors.params import State, Tensors, only, without
 from pflbed.errors import InputError
 
 PERSONAL = "personal"
-"""The group of what a client keeps."""
+"""The group of the client state."""
 
 
 class Partial(Method):
-    """A specialization says which tensors are personal and, if it is not one joint SGD, how a client trains."""
+    """A subclass defines which tensors are personal and, unless by one joint SGD, how a client trains."""
 
     state_group: ClassVar[str] = PERSONAL
 
     @property
     @abstractmethod
     def personal(self) -> frozenset[str]:
-        """The names of the tensors that never leave a client; statistics go with the layer they belong to."""
+        """The names of the tensors that never leave a client; statistics belong to their layer."""
 
     def init(self, seed: int) -> State:
         """Start from the initial model."""
@@ -35,7 +35,7 @@ class Partial(Method):
     def client_update(
         self, received: State, state: State | None, data: Examples, context: Context
     ) -> tuple[Sent, State | None]:
-        """Train the shared layers together with this client's own; send the former and keep the latter."""
+        """Train the shared layers together with this client's own; send the former and store the latter."""
         mine = {} if state is None else state[PERSONAL]
         context.model.load({**received[MODEL], **mine})
         loss = self.fit(data, context)
@@ -46,11 +46,11 @@ class Partial(Method):
         return Sent({MODEL: without(trained, self.personal)}, numbers), {PERSONAL: own} if own else None
 
     def fit(self, data: Examples, context: Context) -> MeanLoss:
-        """Train the model that was put together; here all of it at once, as FedAvg does."""
+        """Train the working model; here all of it at once, as FedAvg does."""
         return local_sgd(context.model, data, self.task.recipe, context.generator("batches"))
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Take the mean of the shared layers; the personal ones stay as they were at first."""
+        """Average the shared layers; the personal ones stay the initial ones."""
         return {MODEL: {**server[MODEL], **self.mean(updates)}}
 
     def model(self, server: State) -> Tensors:
@@ -62,7 +62,7 @@ class Partial(Method):
         return frozenset(entry.name for entry in self.task.layout.entries if first <= entry.block < end)
 
     def require_blocks(self, setting: str, count: int | None) -> None:
-        """Refuse a setting that asks for more blocks than the network has."""
+        """Raise an ``InputError`` if a setting is greater than the number of the network's blocks."""
         blocks = self.task.layout.blocks
         if count is not None and count > len(blocks):
             raise InputError(

@@ -1,0 +1,241 @@
+"""What a user brings (a network, a method, images of any shape) works wherever a built-in one does.
+
+Every row goes through a pool of two workers, personalization, inspection and a report. The rows of Ray use the one
+cluster of all tests; the row of a federation stands in tests/flower/test_federation.py, beside its one deployment.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fedbasis as fb
+import pflbed
+from fedbasis.cli.inspection import describe_folder
+from fedbasis.methods import find_method
+from fedbasis.report import write_report
+from fedbasis.training.runs import Run
+from helpers.cli_images import write_images
+from helpers.cli_own import MODULE, TOML, own_clients, write_module
+from helpers.cli_running import run_command, succeed
+from helpers.cli_trials import MINUTES
+from pflbed import InputError
+
+TRAIN: dict[str, Any] = {"rounds": 2, "epochs": 1, "rate": 0.05, "workers": 2, "device": "cpu"}
+
+
+@pytest.fixture(params=["pool", "ray"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """The engines that send a user's objects elsewhere; Ray if it is installed and the tests have a cluster."""
+    name: str = request.param
+    if name == "ray":
+        pytest.importorskip("ray")
+        request.getfixturevalue("ray_connection")
+    return name
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The user's folder with mymodule.py, on the path of this process and of those that it starts."""
+    folder = write_module(tmp_path / "user")
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *sys.path]))
+    yield folder
+    sys.modules.pop("mymodule", None)
+
+
+def small(channels: int = 3, classes: int = 3) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(3),
+        nn.Flatten(), nn.Linear(54, classes),
+    )  # fmt: skip
+
+
+class Own(nn.Module):
+    """A network whose class stands in this file, which no worker can import."""
+
+    def __init__(self, channels: int = 3) -> None:
+        super().__init__()
+        self.layers = small(channels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layers(x)
+        return out
+
+
+def whole_way(method: fb.Method, clients: pflbed.Clients, folder: Path, engine: str, network: Any = None) -> fb.Trained:
+    """Train with workers, personalize, save, load, predict, evaluate, inspect and report."""
+    options: Any = {**TRAIN, "engine": engine}
+    trained = fb.train(method, clients, out=folder / "runs", **options)
+    serial = fb.train(method, clients, **{**options, "engine": "serial"})
+    assert trained.run is not None
+    for group, tensors in serial.state.items():
+        assert all(torch.equal(tensor, trained.state[group][name]) for name, tensor in tensors.items())
+    images = next(iter(clients.new.values())).train
+    mine = fb.personalize(trained, images, epochs=2)
+    mine.save(folder / "model")
+    again = fb.load(folder / "model", trust=True, network=network)
+    assert isinstance(again, fb.Personal)
+    assert torch.equal(again.predict(images), mine.predict(images))
+    assert mine.predict(images).shape == (len(images), 3)
+    scores = fb.evaluate(trained, clients.new, ways=["none"], sizes=["M"], engine=engine, workers=2, device="cpu")  # type: ignore[arg-type]
+    assert 0 <= scores["none", "M"].last <= 1
+    with pytest.raises(InputError, match="--trust"):
+        list(describe_folder(folder / "model"))
+    told = "\n".join(map(str, describe_folder(trained.run.folder, True, network)))
+    assert "3 classes" in told
+    write_report([trained.run], folder / "page.html")
+    assert method.about.title in (folder / "page.html").read_text(encoding="utf-8")
+    return trained
+
+
+@pytest.mark.parametrize("given", ["of torch's classes", "of a class of the user's"])
+def test_a_module_instance(given: str, engine: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = small() if given == "of torch's classes" else Own()
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    trained = whole_way(fb.FedBasis(network=network, bases=2, warm_start=0.5), own_clients(), tmp_path, engine, network)
+    assert all(torch.equal(tensor, network.state_dict()[name]) for name, tensor in before.items())  # it is only read
+    assert isinstance(trained.module, type(network))
+
+
+SCRIPT = '''
+"""A user's script, without a guard around what it does."""
+
+import sys
+from pathlib import Path
+
+from torch import nn
+
+import fedbasis as fb
+from helpers.cli_own import own_clients
+
+
+def factory(classes, channels):
+    layers = [nn.Conv2d(channels, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(54, classes)]
+    return nn.Sequential(*layers)
+
+
+class Quiet(fb.FedAvg):
+    """A method of the script."""
+
+
+clients, folder = own_clients(), Path(sys.argv[1])
+method = Quiet(network=factory)
+place = {"engine": sys.argv[2], "workers": 2, "device": "cpu"}
+trained = fb.train(method, clients, rounds=2, epochs=1, out=folder / "runs", **place)
+mine = fb.personalize(trained, clients["chalk/n00"].train, epochs=1)
+mine.save(folder / "model")
+fb.evaluate(trained, clients.new, ways=["none"], sizes=["S"], **place)
+print("started once", len(trained.metrics))
+'''
+
+
+def test_a_factory_and_a_method_of_the_users_script(tmp_path: Path) -> None:
+    script = tmp_path / "my_script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
+    ended = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), "pool"], capture_output=True, text=True, check=False, cwd=tmp_path,
+        timeout=MINUTES, env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == ["started once 2"]
+    (run,) = (tmp_path / "runs").iterdir()
+    card = json.loads((run / "bases/card.json").read_text(encoding="utf-8"))
+    assert (card["method"], card["architecture"]["name"]) == ("my_script:Quiet", "my_script:factory")
+    write_report([Run(run)], tmp_path / "page.html")
+
+
+def commands(config: Path, folder: Path, title: str) -> None:
+    """Train, inspect, personalize, predict and report by the command line; code is run only where it is trusted."""
+    said = succeed("train", config, "--out", folder / "runs")
+    assert title in said
+    (run,) = (folder / "runs").iterdir()
+    mine = write_images(folder / "mine", 8, 1, seed=3)
+    personalize = ("personalize", run, "--data", mine, "--epochs", 2, "--out", folder / "model")
+    for argv in (("inspect", run), personalize):
+        ended = run_command(*argv)
+        assert ended.code == 2
+        assert "--trust" in ended.errors
+    assert "Bases" in succeed("inspect", run, "--trust")
+    assert "after 2 epochs" in succeed(*personalize, "--trust")
+    assert "--trust" in run_command("predict", folder / "model", mine).errors
+    assert "24" in succeed("predict", folder / "model", mine, "--labelled", "--trust")
+    succeed("report", folder / "runs", "--out", folder / "page.html")
+    assert title in (folder / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_network_named_in_toml(module: Path, dataset: Path, tmp_path: Path, engine: str) -> None:
+    config = tmp_path / "my.toml"
+    config.write_text(TOML.format(data=dataset, network="mymodule:network", method="fedavg", engine=engine))
+    commands(config, tmp_path, "FedAvg")
+    (run,) = (tmp_path / "runs").iterdir()
+    said = succeed("inspect", run, "--network", "mymodule:network")  # naming the network oneself is trust enough
+    assert "mymodule:network" in said
+
+
+def test_a_method_named_in_toml(module: Path, dataset: Path, tmp_path: Path, engine: str) -> None:
+    config = tmp_path / "my.toml"
+    config.write_text(TOML.format(data=dataset, network="cnn-small", method="mymodule:Mine", engine=engine))
+    commands(config, tmp_path, "My Own")
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name.startswith("mine-")
+    assert all(json.loads(line)["length"] > 0 for line in (run / "metrics.jsonl").read_text().splitlines())
+    said = succeed("inspect", run, "--trust")
+    assert "What mine is" in said
+    assert "0.9900" in said
+    assert "My Own + FT" in said
+
+
+def test_a_method_of_an_installed_package(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = tmp_path / "site"
+    (site / "my_package-1.0.dist-info").mkdir(parents=True)
+    (site / "my_package.py").write_text(MODULE, encoding="utf-8")
+    (site / "my_package-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    entries = "[fedbasis.methods]\nmy-own = my_package:Mine\n[fedbasis.networks]\nmy-net = my_package:network\n"
+    (site / "my_package-1.0.dist-info/entry_points.txt").write_text(entries)
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), *sys.path]))
+    assert find_method("my-own").about.title == "My Own"
+    config = tmp_path / "my.toml"
+    config.write_text(TOML.format(data=dataset, network="my_package:network", method="my-own", engine="pool"))
+    commands(config, tmp_path, "My Own")
+    with pytest.raises(InputError, match="my-own"):
+        find_method("my-ow")
+
+
+@pytest.mark.parametrize(
+    "shape", [(12, 12, 0), (12, 12, 1), (16, 12, 3), (12, 20, 1), (12, 12, 5)], ids=["gray", "one", "tall", "wide", "5"]
+)
+def test_images_of_any_shape(shape: tuple[int, int, int], tmp_path: Path) -> None:
+    clients = own_clients(*shape)
+    height, width, channels = shape[0], shape[1], shape[2] or 1
+    assert clients.image_shape == (height, width, channels)
+    for network in ("cnn-small", small(channels)):
+        method = fb.FedBasis(network=network, bases=2, warm_start=0.5)
+        folder = tmp_path / type(network).__name__
+        if isinstance(network, str):
+            trained = fb.train(method, clients, out=folder, **TRAIN, engine="pool")
+            mine = fb.personalize(trained, clients["paint/n00"].train, epochs=1)
+            mine.save(folder / "model")
+            again = fb.load(folder / "model")
+            assert isinstance(again, fb.Personal)
+            images = clients["paint/n00"].test
+            assert torch.equal(again.predict(images), mine.predict(images))
+            assert mine.module(torch.zeros(2, channels, height, width)).shape == (2, 3)
+            assert trained.run is not None
+            assert "for 3 classes at" in "\n".join(map(str, describe_folder(trained.run.folder)))
+            write_report([trained.run], folder / "page.html")
+            config = json.loads(trained.run.config.read_text())["data"]
+            assert config["resolution"] == (height if height == width else [height, width])
+        else:
+            trained = fb.train(method, clients, **TRAIN, engine="serial")
+            assert trained.module(torch.zeros(1, channels, height, width)).shape == (1, 3)

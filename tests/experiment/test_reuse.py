@@ -1,0 +1,39 @@
+"""A training that another run has done is taken over."""
+
+from pathlib import Path
+
+import pytest
+
+from fedbasis.experiment import execute, prepare
+from fedbasis.experiment.config import parse
+from fedbasis.experiment.reuse import reuse_training
+from fedbasis.training.runs import read_lines
+from small_experiments import CHOICES, raw
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedbasis", "fedbn"])
+def test_a_lent_training_ends_with_the_bits_of_ones_own(dataset: Path, tmp_path: Path, method: str) -> None:
+    settings = {"fedbasis": {"bases": 2, "warm_start": 0.5}}.get(method, {})
+    donor, other = (
+        prepare(parse(raw(dataset, method, method=settings, personalize=p))) for p in ({"epochs": 1}, {"rates": [0.02]})
+    )
+    assert donor.training_digest == other.training_digest
+    assert donor.run(tmp_path) != other.run(tmp_path)
+    execute(donor, tmp_path / "lent")
+    found = reuse_training(other, tmp_path / "lent")
+    assert found is not None
+    assert found.folder == donor.run(tmp_path / "lent").folder
+    lent, own = execute(other, tmp_path / "lent"), execute(other, tmp_path / "own")
+    for name in CHOICES:
+        assert [r[name] for r in read_lines(lent.evaluation)] == [r[name] for r in read_lines(own.evaluation)]
+    assert (lent.bases / "card.json").read_bytes() == (own.bases / "card.json").read_bytes()
+    another = prepare(parse(raw(dataset, method, method=settings, train={"rounds": 3})))
+    assert reuse_training(another, tmp_path / "lent") is None
+
+
+def test_what_clients_keep_is_not_lent(dataset: Path, tmp_path: Path) -> None:
+    plain = prepare(parse(raw(dataset, "ditto", personalize={"whom": "participating", "ways": ["ditto"]})))
+    execute(plain, tmp_path)
+    kept = prepare(parse(raw(dataset, "ditto", personalize={"whom": "participating", "ways": ["client-state"]})))
+    assert kept.training_digest == plain.training_digest
+    assert reuse_training(kept, tmp_path) is None

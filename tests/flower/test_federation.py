@@ -1,0 +1,284 @@
+"""Real federations: SuperLink, SuperNodes and apps in processes of this machine, and everything that can go wrong.
+
+Flower starts a process of some seconds for every message, so that these tests mostly wait; the deadline that one of
+them sets is three times what a round took at this machine just before.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import pflbed
+from fedbasis.engines.in_process import InProcess
+from fedbasis.engines.simulation import Simulation
+from fedbasis.flower.deployment import Deployment
+from fedbasis.flower.keys import make_node_key
+from fedbasis.flower.project import NodeEntry, create, toml
+from fedbasis.flower.reaper import marked
+from fedbasis.flower.settings import FederatedRun
+from fedbasis.methods import METHODS
+from fedbasis.methods.base import Adaptation
+from fedbasis.report import write_report
+from fedbasis.serving import artifact
+from fedbasis.serving.new_client import serve_folder
+from fedbasis.serving.tables import as_record
+from fedbasis.tensors.params import State
+from fedbasis.training.rounds import sampled
+from fedbasis.training.runs import Run, read_lines
+from helpers.cli_images import write_images
+from helpers.cli_own import write_module
+from helpers.flower_methods import VARIANTS, same
+from pflbed.dataset import find
+
+HERE = Path(__file__).parent
+ONE_EACH = dict(reversed(VARIANTS.values()))
+FAULTS = ("nan", "shape", "extra", "missing", "claim", "stale")
+
+
+def experiment(method: str, rounds: int, seed: int = 0, **settings: Any) -> dict[str, Any]:
+    return {
+        "seed": seed,
+        "data": {"resolution": 12},
+        "model": {"name": "cnn-small", "options": {"norm": "batch"}},
+        "train": {"rounds": rounds, "epochs": 1, "batch": 8, "rate": 0.05},
+        "personalize": {"epochs": 2},
+        "method": {"name": method, **settings},
+    }
+
+
+def own_experiment() -> dict[str, Any]:
+    """A network and a method of the user's."""
+    return {**experiment("mymodule:Mine", 2), "model": {"name": "mymodule:network", "options": {"width": 4}}}
+
+
+def gray_experiment() -> dict[str, Any]:
+    """Images that the nodes decode in gray."""
+    return {**experiment("fedavg", 2), "data": {"resolution": 12, "channels": 1}}
+
+
+class Federation:
+    """A project with three nodes and one that comes later, and the processes that serve it."""
+
+    def __init__(self, root: Path) -> None:
+        data = root / "data"
+        for domain, name in enumerate(("chalk", "paint")):
+            write_images(data / name, 30, domain, seed=domain)
+        dataset = find(data)
+        self.benchmark = pflbed.build(dataset.table, pflbed.Spec(clients_per_domain=2, new_clients_per_domain=1))
+        pflbed.write(self.benchmark, dataset, root / "bench")
+        self.names = list(self.benchmark.participating)[:3]
+        mine = write_images(root / "mine", 8, 0, seed=9)
+        where = {name: str(root / "bench") for name in self.names}
+        self.project = create(
+            root / "project", experiment("fedavg", 2), where, {"late": str(mine)}, self.benchmark.table.class_names
+        )
+        self.root = root
+
+    def experiments(self, wanted: dict[str, dict[str, Any]], **terms: Any) -> list[FederatedRun]:
+        folder = self.project.app / "experiments"
+        shutil.rmtree(folder)
+        folder.mkdir()
+        for name, settings in wanted.items():
+            (folder / f"{name}.toml").write_text(toml(settings))
+        agreed = {"clients": self.names, "classes": list(self.benchmark.table.class_names), **terms}
+        (self.project.app / "federation.toml").write_text(toml(agreed))
+        return self.project.plans()
+
+    def serial(self, plan: FederatedRun, run: Run) -> State:
+        """Train in this process, in every round with the clients whose updates the federation used."""
+        method, e = plan.method(), plan.experiment
+        clients = pflbed.load(self.root / "bench", resolution=12, channels=e.data.channels)
+        data = {name: clients[name].train for name in self.names}
+        engine = Simulation(InProcess(method), data, e.seed)
+        server = method.init(e.seed)
+        for number, line in enumerate(read_lines(run.metrics)):
+            lost = {*line["refused"], *line.get("absent", ())}
+            used = [name for name in sampled(self.names, 1.0, e.seed, number) if name not in lost]
+            server = method.aggregate(server, engine.map(server, used, number), e.seed)
+        return method.serving.published(server)
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDBASIS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE.parents[1] / "src"), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield Federation(tmp_path_factory.mktemp("federation"))
+
+
+@pytest.fixture(scope="module")
+def deployment(federation: Federation) -> Iterator[Deployment]:
+    nodes = federation.project.nodes()
+    with Deployment(federation.project) as made:
+        made.register(nodes)
+        for node in nodes:
+            if not node.new:
+                made.start_node(node)
+        yield made
+    assert not marked(made.mark)
+
+
+def test_every_method_gives_the_bits_of_serial(federation: Federation, deployment: Deployment) -> None:
+    stranger = NodeEntry(name=federation.names[0], data=str(federation.root / "mine"), key="keys/stranger.key")
+    make_node_key(federation.project.keys / "stranger.key")
+    unknown = deployment.start_node(stranger)
+    write_module(federation.project.app)  # a network and a method of the user's, which Flower carries to the nodes
+    wanted = {name: experiment(name, 2, **config) for name, config in ONE_EACH.items()}
+    plans = federation.experiments({**wanted, "own": own_experiment(), "gray": gray_experiment()})
+    assert {plan.experiment.method_name for plan in plans} == {*METHODS, "mymodule:Mine"}
+    seen = Sockets(deployment)
+    deployment.run(federation.root / "runs", seen.look)
+    assert unknown.poll() not in (None, 0)  # its key is not registered, whatever it calls itself
+    assert not federation.project.state(stranger).joinpath("runs").exists()
+    assert not seen.elsewhere
+    assert seen.looks > 10
+    for plan in plans:
+        run = plan.run(federation.root / "runs")
+        lines = read_lines(run.metrics)
+        assert [line["refused"] for line in lines] == [[], []], plan.name
+        assert same(artifact.load(run.bases, "bases", trust=True)[1], federation.serial(plan, run)), plan.name
+    write_report([plan.run(federation.root / "runs") for plan in plans[:2]], federation.root / "report.html")
+    assert "its server has no images to score" in (federation.root / "report.html").read_text()
+
+
+def test_a_node_that_comes_later_keeps_its_own_model(federation: Federation, deployment: Deployment) -> None:
+    write_module(federation.project.app)
+    wanted = {"fedbasis": experiment("fedbasis", 2, **ONE_EACH["fedbasis"]), "own": own_experiment()}
+    plan, own = federation.experiments(wanted)
+    (late,) = [node for node in federation.project.nodes() if node.new]
+    deployment.start_node(late)
+    found = deployment.run(federation.root / "runs", task="personalize", nodes=late.name)
+    told = found["personalized"]["fedbasis"]["late"]
+    models = federation.project.state(late).glob("runs/*/model")
+    cards = {artifact.read_card(path).method: path for path in models}
+    assert cards.keys() == {"fedbasis", "mymodule:Mine"}
+    assert own.run(federation.root / "runs").done
+    assert found["personalized"]["own"]["late"]["images"] == told["images"]
+    model = cards["fedbasis"]
+    served = serve_folder(
+        plan.run(federation.root / "runs").folder, federation.root / "mine", None, Adaptation(epochs=2, rate=0.005), 0
+    )
+    card, state = artifact.load(model, "model")
+    assert (told["before"], told["after"], told["images"]) == (served.before, served.after, served.images)
+    assert card.learned == {name: as_record(table) for name, table in served.tables.items()}
+    assert "alpha" in card.learned
+    assert same({"": served.fitted.tensors}, {"": {n: state[""][n] for n in served.fitted.tensors}})
+
+
+class Sockets:
+    """Watch who the deployment's processes talk to."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._mark, self.looks = deployment.mark, 0
+        self.elsewhere: set[tuple[str, str]] = set()
+
+    def look(self) -> None:
+        self.looks += 1
+        owned = set()
+        for process in marked(self._mark):
+            for link in Path(f"/proc/{process}/fd").glob("*"):
+                with contextlib.suppress(OSError):
+                    owned.add(str(link.readlink()))
+        for kind in ("tcp", "tcp6", "udp", "udp6"):
+            with contextlib.suppress(OSError):
+                for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]:
+                    local, remote, number = line.split()[1], line.split()[2], line.split()[9]
+                    if f"socket:[{number}]" in owned and not (loopback(local) and loopback(remote)):
+                        self.elsewhere.add((local, remote))
+
+
+def loopback(address: str) -> bool:
+    """Whether an address as /proc tells it is this machine's own, or that of nobody yet."""
+    host, _, port = address.partition(":")
+    return host.endswith("7F") or host == "0" * 24 + "01000000" or (set(host) == {"0"} and port == "0000")
+
+
+def test_faults_are_refused_by_name_and_the_rest_goes_on(
+    federation: Federation, deployment: Deployment, tmp_path: Path
+) -> None:
+    """Round 1: one sends what it must not, another a flood. Round 2: all are back. Round 3: one hangs, one is killed.
+
+    The server's app is killed after the first round, and a SuperNode is started again.
+    """
+    _, second, third = federation.names
+    shutil.copy(HERE.parent / "helpers" / "flower_faults.py", federation.project.app / "fedbasis_app.py")
+    wanted = {name: experiment("fedavg", 3, seed=i) for i, name in enumerate(FAULTS)}
+    wanted |= {name: experiment(name, 3) for name in ("scaffold", "ditto")}
+    plans = federation.experiments(wanted, minimum=0.3)
+    wrong = {
+        second: {"0": {name: name for name in FAULTS}, "2": {"*": "hang"}},
+        third: {"0": {"*": "flood"}, "2": {"*": "hang"}},
+    }
+    nodes = {node.name: node for node in federation.project.nodes()}
+    at_work = {name: federation.project.state(nodes[name]) / "at-work" for name in federation.names}
+    for name, path in at_work.items():
+        path.with_name("faults.json").write_text(json.dumps(wrong.get(name, {})))
+    runs = [plan.run(tmp_path) for plan in plans]
+    done: list[str] = []
+
+    def interfere() -> None:
+        if not done and all(len(read_lines(run.metrics)) == 1 and run.checkpoint.exists() for run in runs):
+            done.append("server")
+            servers = [p for p in marked(deployment.mark) if "flwr-serverapp" in command(p)]
+            assert len(servers) == 1
+            os.kill(servers[0], signal.SIGKILL)
+            raise KilledError
+        if done == ["server"] and at_work[third].read_text() == "2":
+            done.append("node")
+            deployment.nodes[third].kill()
+            deployment.nodes[third].wait()
+
+    with pytest.raises(KilledError):
+        deployment.run(tmp_path, interfere)
+    assert not any(run.done for run in runs)
+    deployment.nodes[second].terminate()
+    deployment.nodes[second].wait()
+    deployment.start_node(nodes[second])  # what it kept is on its disk
+    pace = max(float(line["seconds"]) for run in runs for line in read_lines(run.metrics))
+    federation.experiments(wanted, deadline=10 + 3 * pace, minimum=0.3)
+    deployment.run(tmp_path, interfere)
+    assert done == ["server", "node"]
+    for plan, run in zip(plans, runs, strict=True):
+        lines = read_lines(run.metrics)
+        assert [line["round"] for line in lines] == [1, 2, 3]
+        assert lines[0]["refused"] == ([second, third] if plan.name in FAULTS else [third]), plan.name
+        assert "10737418240" in lines[0]["reasons"][third]
+        assert (lines[1]["refused"], lines[1].get("absent")) == ([], None)
+        assert (lines[2]["refused"], lines[2]["absent"]) == ([], [second, third])
+        assert same(artifact.load(run.bases, "bases")[1], federation.serial(plan, run)), plan.name
+        if plan.name in FAULTS:
+            assert REASONS[plan.name] in lines[0]["reasons"][second]
+    write_report(runs, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert f"2 updates were refused ({second} 1, {third} 1)" in page
+    assert f"2 updates did not come in time ({second} 1, {third} 1)" in page
+
+
+REASONS = {
+    "nan": "values that are not finite numbers (first in 'model/fc.bias')",
+    "shape": "'model/fc.bias' is float32 (7,) instead of float32 (3,)",
+    "extra": "'images/mine' is not expected",
+    "missing": "'model/fc.bias' is missing",
+    "claim": "it must be whole, but it was changed (shape '[2684354560]' is invalid for input of size 16)",
+    "stale": "it must answer to round 0, but it answers to -1",
+}
+
+
+class KilledError(Exception):
+    pass
+
+
+def command(process: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")
+    return ""

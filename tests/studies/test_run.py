@@ -1,0 +1,172 @@
+"""All tables and figures at the smallest scale: runs shared, killed and taken up again."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedbasis.studies import STUDIES, studies
+from fedbasis.studies.base import Setup
+from fedbasis.studies.plan import plan
+from fedbasis.studies.run import carry_out_plan, write_all
+from fedbasis.studies.scales import SCALES
+from fedbasis.training.events import ignore
+from fedbasis.training.runs import Run, read_lines
+from helpers.cli_reproduce import reproduce
+from helpers.cli_trials import wait_until
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """All names at the smallest scale, once for all tests."""
+    out = tmp_path_factory.mktemp("reproduced")
+    return out, reproduce("all", "--scale", "smoke", "--out", str(out))
+
+
+def test_all_names_give_a_page_tables_and_figures(everything: tuple[Path, str]) -> None:
+    out, said = everything
+    assert "<html" in (out / "report.html").read_text()
+    for study in STUDIES.values():
+        assert f"({study.name})" in said
+    drawn = {"rates", "pca", "curves-rounds", "collapse-cosine-step", "clients-digits4-new", "split-digits4"}
+    assert drawn <= {path.stem for path in (out / "figures").glob("*.svg")}
+    tables = {path.stem for path in (out / "tables").glob("*.md")}
+    assert {"datasets", "new-clients", "ablation", "cifar-participating", "communication", "meta-rates"} <= tables
+
+
+def test_the_page_of_text_shows_every_table_and_figure_and_how_it_was_made(everything: tuple[Path, str]) -> None:
+    out, _ = everything
+    page = (out / "results.md").read_text()
+    assert "fedbasis reproduce all --scale smoke" in page
+    for path in (out / "figures").glob("*.svg"):
+        assert f"(figures/{path.name})" in page
+    for path in (out / "tables").glob("*.md"):
+        assert path.read_text().strip() in page
+    runs = [line.split(" | ") for line in page.splitlines() if line.startswith("| fed")]
+    borrowed = {cells[0].strip("| "): cells[3].removeprefix("as ") for cells in runs if cells[3].startswith("as ")}
+    for run, donor in borrowed.items():
+        assert (out / "runs" / run / "metrics.jsonl").read_text() == (
+            out / "runs" / donor / "metrics.jsonl"
+        ).read_text()
+    assert borrowed
+
+
+def test_a_table_holds_the_runs_own_numbers_beside_the_papers(everything: tuple[Path, str]) -> None:
+    out, _ = everything
+    rows = {}
+    for line in (out / "tables" / "new-clients.md").read_text().splitlines():
+        name, *cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
+        rows[name] = cells
+    (run,) = [Run(folder) for folder in (out / "runs").glob("fedrep-*") if '"whom": "new"' in _config(folder)]
+    (row,) = [row for row in json.loads(run.results.read_text()) if (row["how"], row["size"]) == ("lp", "S")]
+    assert rows["FedRep + LP"][:3] == [f"{100 * row[key]:.1f}" for key in ("last", "best", "delta")]
+    assert rows["FedBasis"][3:6] == ["95.2", "95.2", "0.0"]  # the paper's
+
+
+def _config(folder: Path) -> str:
+    return (folder / "config.json").read_text()
+
+
+def test_runs_that_train_alike_train_once_and_lend_the_rest(everything: tuple[Path, str]) -> None:
+    out, _ = everything
+    by_training: dict[str, list[Run]] = {}
+    for folder in (out / "runs").iterdir():
+        by_training.setdefault(json.loads((folder / "done").read_text())["training"], []).append(Run(folder))
+    shared = [runs for runs in by_training.values() if len(runs) > 1]
+    assert len(shared) == 3  # FedAvg, Per-FedAvg and FedBasis serve new clients at more rates, or on a leash
+    for runs in shared:
+        assert len({run.metrics.read_text() for run in runs}) == 1  # seconds included: measured once
+        assert len({json.loads((run.folder / "done").read_text())["bases"] for run in runs}) == 1
+    assert len(by_training) < len(list((out / "runs").iterdir()))
+
+
+def test_what_is_done_is_only_read(everything: tuple[Path, str]) -> None:
+    out, first = everything
+    before = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*.jsonl")}
+    again = reproduce("table-6", "figure-2", "--scale", "smoke", "--out", str(out))
+    assert {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*.jsonl")} == before
+    claims = [line for line in again.splitlines() if " here: " in line]
+    assert len(claims) >= 7
+    assert all(line in first for line in claims)
+
+
+def test_curves_and_traces_are_measured_along_the_way(everything: tuple[Path, str]) -> None:
+    out, _ = everything
+    served = [
+        [line["served"] for line in read_lines(folder / "metrics.jsonl") if "served" in line]
+        for folder in (out / "runs").glob("per-fedavg-fo-*")
+        if '"serve_every": 1' in _config(folder)
+    ]
+    (curve,) = served
+    assert len(curve) == 2
+    (run,) = [Run(folder) for folder in (out / "runs").glob("per-fedavg-fo-*") if '"serve_every": 1' in _config(folder)]
+    rows = json.loads(run.results.read_text())
+    assert curve[-1] == next(row["last"] for row in rows if row["size"] == "S")  # the end of training is the end
+    traces = [read_lines(path) for path in (out / "runs").glob("*/trace.jsonl")]
+    assert len(traces) == 2
+    assert all(0 < line["cosine"] <= 1 for trace in traces for line in trace)
+    # Within the first round psi has hardly left zero: sharpened to tau = 0.1 or not, its own entropy is near ln 4.
+    assert all(1.3 < line["plain_entropy"] <= math.log(4) + 1e-6 for trace in traces for line in trace)
+    (components,) = [read_lines(path) for path in (out / "runs").glob("*/components.jsonl")]
+    assert [line["components"] for line in components] == [1, 2, 4, 7]
+
+
+def test_a_dry_run_tells_what_is_done(everything: tuple[Path, str]) -> None:
+    out, _ = everything
+    said = reproduce("datasets", "ablation", "--dry-run", "--out", str(out))
+    assert re.search(r"joint\) +│ digits4 +│ +0 │ ablation +│ done +│", said), said
+    assert re.search(r"(\d+) runs: \1 done, 0 to do\.", said), said
+    assert " 0 done" in reproduce("ablation", "--dry-run", "--seeds", "2", "--out", str(out / "elsewhere"))
+
+
+def test_the_papers_first_table_is_quoted_as_printed(everything: tuple[Path, str]) -> None:
+    lines = (everything[0] / "tables" / "datasets.md").read_text().splitlines()
+    assert r"| paper\* pacs | 9K | 7 | 224² | Styles | PFLBed |" in lines
+    assert r"| paper\* cifar10 | 60K | 10/100 | 32² | None | Dirichlet |" in lines
+
+
+CHILD = "from fedbasis.cli import main; main()"
+
+
+def test_killed_at_any_moment_it_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+    outs = [tmp_path / name for name in ("whole", "killed")]
+    command = ["cifar-new", "--scale", "smoke", "--methods", "fedavg,fedbasis", "--jobs", "2", "--out"]
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, "reproduce", *command, str(outs[1])],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    wait_until(lambda: child.poll() is not None or any((outs[1] / "runs").glob("*/checkpoint.safetensors")))
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert not (outs[1] / "tables").exists()  # it was stopped before its end
+    command[command.index("--jobs") + 1] = "1"
+    for out in outs:
+        reproduce(*command, str(out))
+    whole, resumed = ((out / "tables" / "cifar-new.md").read_text() for out in outs)
+    assert whole == resumed
+    names = [sorted(path.name for path in (out / "runs").iterdir()) for out in outs]
+    assert names[0] == names[1]
+    for name in names[0]:
+        first, second = (json.loads((out / "runs" / name / "done").read_text()) for out in outs)
+        assert first == second
+
+
+def test_a_run_that_fails_stops_no_other_and_leaves_its_cells_empty(tmp_path: Path) -> None:
+    setup, chosen = Setup(SCALES["smoke"], methods=("fedavg", "fedbasis")), studies(["cifar-new"])
+    items = plan(chosen, setup)
+    lost = replace(items[0].request, raw={**items[0].request.raw, "data": {"source": str(tmp_path / "nowhere")}})
+    ended: list[int] = []
+    done = carry_out_plan([replace(items[0], request=lost), items[1]], tmp_path, 1, lambda *_: ignore, ended.append)
+    assert ended == [0, 1]
+    assert [item.request.name for item, _ in done.failed] == ["fedavg"]
+    assert "nowhere" in str(done.failed[0][1])
+    (section,) = write_all(chosen, setup, done, tmp_path, "fedbasis reproduce")
+    assert [name.text for name, _ in section.tables[0].rows] == ["FedBasis"]
+    assert "1 of 2 runs are missing (fedavg on shards, seed 0)" in section.text[1]
