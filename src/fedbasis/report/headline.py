@@ -112,6 +112,12 @@ def caveats(groups: Sequence[Group]) -> list[str]:
     ]
     if len(unfinished) > NAMED:
         notes.append(f"{len(unfinished) - NAMED} other runs have no results yet; see Provenance.")
+    notes += [
+        f"{_name(group, run)} has results but no evaluation log that can be read: figures of personalization lack it."
+        for group in groups
+        for run in group.scored
+        if not run.records
+    ]
     for testbed in by_testbed(groups):
         same = compared(testbed.groups)
         others = [group.name for group in testbed.groups if group not in same]
