@@ -22,7 +22,9 @@ from shapes import shapes_examples
 
 @cache
 def two_rounds(recipe: Recipe) -> State:
-    return run_rounds(KNNPer.build(KNNPerConfig(), make_task(recipe, "batch")), clients(), rounds=range(2))[0]
+    return run_rounds(
+        KNNPer.build(KNNPerConfig(k=3, lam=0.5, scale=1.0), make_task(recipe, "batch")), clients(), rounds=range(2)
+    )[0]
 
 
 class TestKNNPer:
