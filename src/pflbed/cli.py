@@ -13,9 +13,9 @@ from pflbed.errors import InputError
 from pflbed.plain_text import one_line
 from pflbed.spec import PARTITIONS
 from pflbed.terminal import (
-    Quiet,
-    Verbose,
-    Version,
+    QuietOption,
+    VerboseOption,
+    VersionOption,
     detail,
     note,
     progress_bar,
@@ -83,7 +83,7 @@ class Kind(StrEnum):
 
 
 @app.callback()
-def _main(version: Version = False, quiet: Quiet = False, verbose: Verbose = False) -> None:
+def _main(version: VersionOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
     pass
 
 

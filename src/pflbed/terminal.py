@@ -136,14 +136,14 @@ def _set_verbosity(level: int) -> Callable[[typer.Context, bool], bool]:
     return store
 
 
-Version = Annotated[
+VersionOption = Annotated[
     bool,
     typer.Option("-V", "--version", callback=_show_version, is_eager=True, help="Print the version and stop."),
 ]
-Quiet = Annotated[
+QuietOption = Annotated[
     bool, typer.Option("-q", "--quiet", callback=_set_verbosity(QUIET), help="Print results and errors only.")
 ]
-Verbose = Annotated[
+VerboseOption = Annotated[
     bool,
     typer.Option(
         "-v", "--verbose", callback=_set_verbosity(VERBOSE), help="Print more: every client, where things are kept."

@@ -16,7 +16,7 @@ from fedbasis.cli.serving import OwnNetwork, Trust, personalize, predict
 from fedbasis.cli.start import init, weights
 from pflbed import cache_command
 from pflbed.errors import InputError
-from pflbed.terminal import Quiet, Verbose, Version, reflow, run, say_json, writable
+from pflbed.terminal import QuietOption, VerboseOption, VersionOption, reflow, run, say_json, writable
 
 app = typer.Typer(
     name="fedbasis",
@@ -51,7 +51,7 @@ class Tracker(StrEnum):
 
 
 @app.callback()
-def _main(version: Version = False, quiet: Quiet = False, verbose: Verbose = False) -> None:
+def _main(version: VersionOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
     pass
 
 
