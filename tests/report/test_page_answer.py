@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from page_runs import groups_of, write_run
 
 from fedbasis.report import write_report
 from fedbasis.report.answer import ROWS, answer
@@ -16,6 +15,7 @@ from fedbasis.report.svg import Sheet, style
 from fedbasis.report.tables import SHARED, results, training_cost
 from fedbasis.report.testbeds import by_testbed
 from fedbasis.training.runs import Run
+from helpers.report_page import groups_of, write_run
 
 BEST = [0.80, 0.90, 0.84, 0.94]
 CLOSE = [0.81, 0.87, 0.86, 0.92]

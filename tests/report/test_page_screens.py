@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_runs import write_run
 
 from fedbasis.report import write_report
+from helpers.report_page import write_run
 
 try:  # the driver of the browser is moving into helpers
     driver: Any = importlib.import_module("helpers.browser")
