@@ -3,6 +3,7 @@
 A damaged file gives an ``InputError`` that names it.
 """
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
