@@ -27,6 +27,6 @@ def raw(folder: Path, name: str = "fedavg", /, **sections: Any) -> dict[str, Any
         "model": {"options": {"norm": "batch"}},
         "train": {"rounds": 2, "epochs": 1, "rate": 0.05, "batch": 8},
         "personalize": {"epochs": 3, "rates": [0.01, 0.05]},
-        "machine": {"device": "cpu"}, "method": {"name": name},
+        "machine": {"device": "cpu", "engine": "serial"}, "method": {"name": name},
     }  # fmt: skip
     return {**base, **{key: {**base[key], **section} for key, section in sections.items()}}

@@ -6,6 +6,7 @@ files are the same bytes everywhere. Pass ``data`` if the location is not known 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from pflbed.cache import Progress, cache_dir
 from pflbed.client_data import Clients, clients
 from pflbed.dataset import TABLES, Dataset, find, listed
 from pflbed.errors import InputError
-from pflbed.files import write_json
+from pflbed.files import hidden_beside, write_json
 from pflbed.foreign import read_json_object
 from pflbed.images import Resolution
-from pflbed.manifest import load_manifest, read_card, save
+from pflbed.manifest import CARD, MANIFEST, load_manifest, read_card, save
 
 PICTURE = "clients.png"
 RESOLUTION = 32
@@ -29,7 +30,7 @@ def write(benchmark: Benchmark, dataset: Dataset, folder: Path | str) -> None:
     Args:
         benchmark: The benchmark.
         dataset: The dataset that it was built from, including images that were left out as unreadable.
-        folder: Where to write. Existing files of a benchmark are replaced.
+        folder: Where to write, once everything is complete. Existing files of a benchmark are replaced.
 
     Example:
         >>> import tempfile
@@ -43,11 +44,16 @@ def write(benchmark: Benchmark, dataset: Dataset, folder: Path | str) -> None:
     """
     from pflbed.plots import save_bubbles
 
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_bubbles(benchmark, folder / PICTURE)
-    save(benchmark, folder, source=dataset.source.name, data_digest=dataset.table.digest)
-    write_json(_memory(read_card(folder)), dataset.place)
+    place = Path(os.path.realpath(folder))
+    with hidden_beside(place) as written:
+        save_bubbles(benchmark, written / PICTURE)
+        save(benchmark, written, source=dataset.source.name, data_digest=dataset.table.digest)
+        write_json(_memory(read_card(written)), dataset.place)
+        if not place.exists():
+            written.rename(place)
+            return
+        for name in (PICTURE, MANIFEST, CARD):  # files of the user stay where they are
+            (written / name).replace(place / name)
 
 
 def located(folder: Path, data: Path | str | None = None) -> Dataset:

@@ -232,18 +232,3 @@ def _none_readable(root: Path, table: Table, bad: list[tuple[int, str]]) -> Inpu
         f"At least one image must be readable, got {len(bad)} that are not in {root}, "
         f"the first being {table.paths[row]} ({why}); check the files"
     )
-
-
-def cached_files() -> list[tuple[Path, int]]:
-    """List the files of the cache with their sizes in bytes, the largest first."""
-    folders = (cache_dir() / name for name in ("images", "benchmarks"))  # nothing else, whatever the folder holds
-    found = [path for folder in folders for path in folder.glob("*") if path.is_file() and not path.is_symlink()]
-    return sorted(((path, path.stat().st_size) for path in found), key=lambda item: (-item[1], item[0]))
-
-
-def clear_cache() -> tuple[int, int]:
-    """Remove the decoded images; return how many files they were, and their size in bytes."""
-    files = cached_files()
-    for path, _ in files:
-        path.unlink(missing_ok=True)
-    return len(files), sum(size for _, size in files)

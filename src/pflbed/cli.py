@@ -1,26 +1,35 @@
 """The command line of PFLBed: scan, build, show, score, export. Only this module prints."""
 
-import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
+from pflbed import cache_command
 from pflbed.display import client_grid, client_row, count_grid, counts_of, score_grid, summary
 from pflbed.errors import InputError
+from pflbed.plain_text import one_line
 from pflbed.spec import PARTITIONS
-from pflbed.terminal import run, writable
+from pflbed.terminal import (
+    QuietOption,
+    VerboseOption,
+    VersionOption,
+    detail,
+    note,
+    progress_bar,
+    reflow,
+    run,
+    say,
+    say_json,
+    writable,
+)
 
 app = typer.Typer(
     name="pflbed",
     no_args_is_help=True,
-    add_completion=False,
+    pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="""Turn any cross-domain image dataset into a faithful benchmark for personalized federated learning.
@@ -31,9 +40,14 @@ app = typer.Typer(
 
     DATA is a folder <domain>/<class>/<image>, a csv or parquet table (columns path, class, and optionally domain,
     user, group, split), the folder of a dataset that --source names, or the word [bold]digits4[/bold] for the
-    embedded data.""",
+    embedded data.
+
+    Exit codes: 0 done, 2 something must be corrected (one sentence says what), 3 'scan' found problems, 70 a bug,
+    130 stopped with Ctrl-C.""",
 )
-console = Console(emoji=False)
+app.add_typer(cache_command.app, name="cache")
+PROBLEMS = 3
+"""The exit code of a scan that found problems."""
 SHOWN = 200
 """Clients that are listed without --all."""
 
@@ -68,18 +82,8 @@ class Kind(StrEnum):
     blank = "blank"
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        from pflbed.manifest import installed_version
-
-        console.print(installed_version())
-        raise typer.Exit
-
-
 @app.callback()
-def _main(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
-) -> None:
+def _main(version: VersionOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
     pass
 
 
@@ -96,25 +100,29 @@ def scan(
     """List domains, classes and counts, a digest of the data, and its problems.
 
     Problems are images that cannot be read, classes that are empty or missing from a domain, and pictures that occur
-    twice (which could be in training and in test). Exit code 1 if there are any.
+    twice (which could be in training and in test). The exit code is 3 if there are any, and 0 if there are none.
+    --json lists every problem; without it many of one kind are summed up.
     """
     from pflbed.dataset import find
+    from pflbed.problems import sentences
 
-    with _progress("checking images") as report:
+    _where_cached()
+    with progress_bar("checking images") as report:
         dataset = find(data, source, images)
         table = dataset.table
-        problems = dataset.problems() if names_only else dataset.checked(report)[2]
+        problems = dataset.every_problem(None if names_only else dataset.checked(report)[1])
     counts = counts_of(table)
     if as_json:
         by_domain = {
             domain: {name: n for name, n in zip(table.class_names, row, strict=True) if n}
             for domain, row in zip(table.domain_names, counts, strict=True)
         }
-        found = {"images": len(table), "digest": table.digest, "counts": by_domain, "problems": problems}
+        found = {"images": len(table), "digest": table.digest, "counts": by_domain}
+        found |= {"problems": [problem.as_json() for problem in problems]}
         found |= {"users": len(table.user_names)} if table.users is not None else {}
-        sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
+        say_json(found)
     else:
-        console.print(count_grid(table, counts))
+        say(count_grid(table, counts))
         users = f", {len(table.user_names):,} users" if table.users is not None else ""
         tests = (
             f", {int(table.official_test.sum()):,} of them the official test set"
@@ -122,11 +130,11 @@ def scan(
             else ""
         )
         shown = f"{len(table.domain_names):,} domains, {len(table.class_names):,} classes"
-        _say(f"{len(table):,} images{tests}, {shown}{users}.")
-        _say(f"Digest: {table.digest}")
-        _problems(problems, "No problems found." if not names_only else "No image was opened (--names-only).")
+        say(f"{len(table):,} images{tests}, {shown}{users}.")
+        say(f"Digest: {table.digest}")
+        _problems(sentences(problems), "No problems found." if not names_only else "No image was opened.")
     if problems:
-        raise typer.Exit(1)
+        raise typer.Exit(PROBLEMS)
 
 
 @app.command()
@@ -136,19 +144,26 @@ def build(
     source: SourceName = None,
     images: ImagesFolder = None,
     partition: Annotated[
-        Partition | None, typer.Option(help="; ".join(f"{name}: {what}" for name, what in PARTITIONS.items()))
+        Partition | None, typer.Option(metavar="NAME", help="How images become clients: one of the list above.")
     ] = None,
-    clients: Annotated[int | None, typer.Option(min=1, help="Participating clients of every domain [20].")] = None,
-    new: Annotated[int | None, typer.Option(min=0, help="New clients of every domain [10].")] = None,
+    clients: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Participating clients of every domain [20].")
+    ] = None,
+    new: Annotated[int | None, typer.Option(min=0, metavar="N", help="New clients of every domain [10].")] = None,
     alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration; smaller is more skewed [0.3].")] = None,
     split: Annotated[
-        str | None, typer.Option(help="Percent for participating/new/validation/test [60/20/5/15].")
+        str | None,
+        typer.Option(
+            metavar="A/B/C/D", help="Percent for participating and new clients, validation and test [60/20/5/15]."
+        ),
     ] = None,
     sizes: Annotated[str | None, typer.Option(help="Shares of a new client's images [S=0.5,M=1].")] = None,
-    min_rows: Annotated[int | None, typer.Option(min=1, help="No client has fewer training images [2].")] = None,
-    classes_per_client: Annotated[int | None, typer.Option(min=1, help="For shards [5].")] = None,
+    min_rows: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="No client has fewer training images [2].")
+    ] = None,
+    classes_per_client: Annotated[int | None, typer.Option(min=1, metavar="N", help="For shards [5].")] = None,
     domain_alpha: Annotated[float | None, typer.Option(help="For mixtures: smaller is purer [0.3].")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed is another benchmark.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Another seed is another benchmark.")] = 0,
     names_only: Annotated[
         bool, typer.Option("--names-only", help="Open no image: quick, but broken and doubled ones stay in.")
     ] = False,
@@ -159,6 +174,10 @@ def build(
     Writes manifest.parquet (a row per image), card.json (its settings, and P_m(y) of every client) and clients.png.
     Images that cannot be read are left out, and copies of one picture within a domain stay on one side of every split.
     Defaults are the paper's settings for the dataset that --source names.
+
+    How images become clients (--partition):
+
+    {partitions}
     """
     from pflbed.bench_folder import write
     from pflbed.check import trained_and_tested
@@ -172,8 +191,9 @@ def build(
     ):
         raise InputError(f"The folder {out} must not exist yet, but it does; choose another, or --replace a benchmark")
     writable(out.parent)
+    _where_cached()
     problems: list[str] = []
-    with _progress("checking images") as report:
+    with progress_bar("checking images") as report:
         dataset = find(data, source, images)
         given = {
             "partition": partition.value if partition else None, "clients_per_domain": clients,
@@ -192,8 +212,8 @@ def build(
     write(benchmark, dataset, out)
     _problems(problems, "")
     for line in summary(benchmark):
-        _say(line)
-    _say(f"Benchmark: {out}")
+        note(line)
+    say(f"Benchmark: {out}")
 
 
 @app.command()
@@ -216,19 +236,19 @@ def show(
         listed = [client_row(benchmark, name) for name in benchmark.client_ids]
         found: dict[str, Any] = {"spec": benchmark.spec.as_json(), "digest": benchmark.table.digest, "clients": listed}
         found["mismatch"] = vars(measured) if measured else None
-        sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
+        say_json(found)
         return
     names = benchmark.client_ids if everyone else benchmark.client_ids[:SHOWN]
-    console.print(client_grid(benchmark, names, f"Clients of {bench}"), highlight=False)
+    say(client_grid(benchmark, names, f"Clients of {bench}"))
     if len(names) < len(benchmark.client_ids):
-        _say(f"... and {len(benchmark.client_ids) - len(names):,} more; --all lists them.")
+        say(f"... and {len(benchmark.client_ids) - len(names):,} more; --all lists them.")
     for line in summary(benchmark):
-        _say(line)
+        say(line)
     picture = plot or bench / "clients.png"
     if plot is not None or not picture.is_file():
         writable(picture.parent)
         save_bubbles(benchmark, picture)
-    _say(f"Bubble plots: {picture}")
+    say(f"Bubble plots: {picture}")
 
 
 @app.command()
@@ -254,17 +274,17 @@ def score(
     if per_client is not None:
         scores.write(per_client)
     if as_json:
-        sys.stdout.write(json.dumps(scores.as_json(), ensure_ascii=False) + "\n")
+        say_json(scores.as_json())
         return
-    console.print(score_grid(scores), highlight=False)
+    say(score_grid(scores))
     worst = min(scores.personalized, key=lambda name: scores.personalized[name])
-    _say(f"The client with the lowest accuracy is {worst}: {100 * scores.personalized[worst]:.1f} %.")
+    say(f"The client with the lowest accuracy is {worst}: {100 * scores.personalized[worst]:.1f} %.")
     for role, listed in (("participating", benchmark.participating), ("new", benchmark.new)):
         missing = len(listed) - scores.count(role)
         if 0 < missing < len(listed):
-            _say(f"{missing} of {len(listed)} {role} clients have no predictions and are not in the averages.")
+            say(f"{missing} of {len(listed)} {role} clients have no predictions and are not in the averages.")
     if per_client is not None:
-        _say(f"Scores of every client: {per_client}")
+        say(f"Scores of every client: {per_client}")
 
 
 @app.command()
@@ -285,10 +305,11 @@ def export(
 
     benchmark = load_manifest(bench)
     writable(out.parent)
-    with _progress("writing") as report:
+    with progress_bar("writing") as report:
         dataset = None if to is Kind.blank else located(bench, data)
-        for line in write_export(benchmark, dataset, to.value, out, report):
-            _say(line)
+        lines = write_export(benchmark, dataset, to.value, out, report)
+    for line in lines:
+        note(line)
 
 
 def _split(text: str | None) -> tuple[float, ...] | None:
@@ -312,29 +333,23 @@ def _sizes(text: str | None) -> dict[str, float] | None:
 
 def _problems(problems: list[str], otherwise: str) -> None:
     for problem in problems:
-        console.print("[yellow]Problem:[/yellow]", end=" ")
-        _say(f"{problem[0].upper()}{problem[1:]}")
+        say(Text.assemble(("Problem:", "yellow"), " ", one_line(problem)))
     if not problems and otherwise:
-        _say(otherwise)
+        note(otherwise)
 
 
-def _say(line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+def _where_cached() -> None:
+    from pflbed.cache import cache_dir
+
+    detail(f"Cache: {cache_dir()}")
 
 
-@contextmanager
-def _progress(what: str) -> Iterator[Any]:
-    """A progress bar on stderr; nothing if that is no terminal."""
-    errors = Console(stderr=True, emoji=False)
-    bar = Progress(
-        TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-        console=errors, transient=True, disable=not errors.is_terminal,
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+build.__doc__ = (build.__doc__ or "").replace(
+    "{partitions}", "\n    ".join(f"- [bold]{name}[/bold]: {what}" for name, what in PARTITIONS.items())
+)
+reflow(app)
 
 
 def main() -> None:
     """Run the command line; an input error becomes one sentence and exit code 2."""
-    run(app, "pflbed", "Stopped: nothing half-written is left; run the command again.")
+    run(app, "pflbed", "Stopped. No unfinished result was left behind; run the command again to start over.")

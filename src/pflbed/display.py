@@ -5,13 +5,19 @@ from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
-from rich.markup import escape
+from rich.markup import escape as escape_markup
 from rich.table import Table as Grid
 
 from pflbed.benchmark import UNUSED, Benchmark
 from pflbed.mismatch import mismatch
+from pflbed.plain_text import one_line
 from pflbed.predictions import ROLES, Scores
 from pflbed.table import Table
+
+
+def escape(name: str) -> str:
+    """A name from a file as the text of a cell: one line, no markup, no control sequences."""
+    return escape_markup(one_line(name))
 
 
 def client_row(benchmark: Benchmark, name: str) -> dict[str, Any]:

@@ -14,6 +14,23 @@ class InputError(ValueError):
     """
 
 
+class InputListError(InputError):
+    """Several things are wrong with one file.
+
+    Args:
+        where: What they are wrong with, such as the path of the file.
+        problems: One sentence each, without a full stop.
+    """
+
+    def __init__(self, where: str, problems: Sequence[str]) -> None:
+        self.where, self.problems = where, tuple(problems)
+        self.heading = f"{where}: {len(problems)} problem{'s' * (len(problems) > 1)}"
+        super().__init__("\n".join([self.heading, *(f"  {problem}" for problem in problems)]))
+
+    def __reduce__(self) -> tuple[type["InputListError"], tuple[str, tuple[str, ...]]]:
+        return type(self), (self.where, self.problems)
+
+
 def did_you_mean(got: str, valid: Sequence[str], cutoff: float = 0.5) -> str:
     """Suggest the valid name that is closest to an unknown one, or list the valid names.
 

@@ -1,8 +1,9 @@
-"""Atomic writes: a file is written under a temporary name in the same folder, then renamed."""
+"""Atomic writes: a file or folder is written under a temporary name in the same folder, then renamed."""
 
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,19 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def hidden_beside(place: Path) -> Iterator[Path]:
+    """Yield a new folder beside ``place``, to be renamed by the caller; what is left of it is removed."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    hidden = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{place.name[:40]}.", suffix=".tmp"))
+    try:
+        folder = hidden / "new"
+        folder.mkdir()  # unlike mkdtemp, this gives the mode that folders have here
+        yield folder
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def write_json(path: Path, value: Any) -> None:

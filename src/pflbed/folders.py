@@ -241,8 +241,8 @@ def _where_else(root: Path, client: bool = False) -> str:
         return f"these look like images without folders, put them into {'<class>' if client else '<domain>/<class>'}/"
     if client and (found := below(root, 2)):
         return f"these look like <domain>/<class>/<image>, give one domain, such as {found.parent}"
-    if not client and below(root, 1):
-        return "these look like root/<class>/<image>, put them one folder deeper, as <domain>/<class>/<image>"
     if not client and (found := below(root, 3)):
         return f"these look like images one folder deeper, give {found.parents[1]}"
+    if not client and below(root, 1):
+        return "these look like root/<class>/<image>, put them one folder deeper, as <domain>/<class>/<image>"
     return "check the path"

@@ -213,7 +213,7 @@ def _require_plain(value: Any, where: str) -> None:
     stack = [([value], 0)]
     while stack:
         items, depth = stack.pop()
-        if depth > MAX_DEPTH + 1:
+        if depth > MAX_DEPTH:
             raise InputError(f"{where} must be nested at most {MAX_DEPTH} deep, but it is nested deeper.")
         for item in items:
             if isinstance(item, dict):

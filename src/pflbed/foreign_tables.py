@@ -30,6 +30,8 @@ MAX_COLUMNS = 1_000
 MAX_ROW_GROUPS = 20_000
 MAX_CONTENT = 4 * 2**30
 """Bytes of the columns of a table that are read, without compression."""
+MAX_VALUE = 32 * 2**10
+"""Bytes of one text: a path, or the name of a class, a client or a user."""
 TEXT, WHOLE, LOGICAL, NUMBER = "text", "whole numbers", "true or false", "numbers"
 """What a column may hold."""
 MAGIC = b"PAR1"
@@ -195,10 +197,15 @@ def _decoded_bytes(column: Any) -> int:
 def _plain(column: Any, allowed: tuple[str, ...]) -> Any:
     """A column without dictionaries; text gets large offsets, because 5 million paths may be more than 2 GB."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     kind = column.type
     if _is_text(kind):
-        return column.cast(pa.large_string())
+        texts = column.cast(pa.large_string())
+        longest = pc.max(pc.binary_length(texts)).as_py() or 0
+        if longest > MAX_VALUE:
+            raise ValueError(f"a text must have at most {MAX_VALUE:,} bytes, but one has {longest:,}")
+        return texts
     if pa.types.is_null(kind):
         return pa.chunked_array([pa.nulls(len(column), pa.bool_() if allowed == (LOGICAL,) else pa.large_string())])
     return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column

@@ -24,6 +24,20 @@ def alone(lock: Path) -> Iterator[bool]:
             file.close()
 
 
+def is_held(lock: Path) -> bool:
+    """Whether a process holds the lock at this moment."""
+    if sys.platform == "win32":
+        return lock.exists()
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
 def _locked(lock: Path) -> BinaryIO | None:
     if sys.platform == "win32":
         return None

@@ -16,7 +16,7 @@ from pflbed.benchmark import NEW, SPLITS, Benchmark
 from pflbed.errors import InputError
 from pflbed.files import replacing, sha256_of, write_json
 from pflbed.foreign import read_json_object, require_file
-from pflbed.foreign_tables import LOGICAL, MAX_TABLE, TEXT, Kinds, read_table
+from pflbed.foreign_tables import LOGICAL, MAX_TABLE, MAX_VALUE, TEXT, Kinds, read_table
 from pflbed.safe_paths import check_relative
 from pflbed.spec import Spec
 from pflbed.table import Rows, Table
@@ -174,7 +174,7 @@ def read_card(folder: Path) -> dict[str, Any]:
             raise InputError(f"{key} of {path} must be text, got {card[key]!r:.80}; build the benchmark again")
     for key in ("class_names", "domain_names", "client_ids", "user_names"):
         names = card.get(key, [])
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        if not isinstance(names, list) or not all(isinstance(name, str) and len(name) <= MAX_VALUE for name in names):
             raise InputError(f"{key} of {path} must be a list of names, got {names!r:.80}; build the benchmark again")
     return card
 

@@ -10,6 +10,7 @@ import numpy as np
 from pflbed.benchmark import MIXED, Benchmark
 from pflbed.errors import InputError
 from pflbed.files import replacing
+from pflbed.plain_text import one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -177,4 +178,5 @@ def _images(count: int) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 24 else f"{name[:22]}…"
+    shown = one_line(name)
+    return shown if len(shown) <= 24 else f"{shown[:22]}…"

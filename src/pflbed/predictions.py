@@ -154,7 +154,7 @@ def _classes(benchmark: Benchmark, predicted: Any) -> Rows:
             )
     elif predicted.dtype.kind in "OUT":
         known = {name: i for i, name in enumerate(names)}
-        values, places = np.unique(predicted.astype(str), return_inverse=True)
+        values, places = np.unique(_texts(predicted), return_inverse=True)
         if not any(value in known for value in values.tolist()) and all(v.isdecimal() for v in values.tolist()):
             known = {str(i): i for i in range(len(names))}  # a csv file has no numbers, only their text
         for value in values.tolist():
@@ -173,6 +173,11 @@ def _classes(benchmark: Benchmark, predicted: Any) -> Rows:
             "count the classes from 0 in the order of the card's class_names"
         )
     return numbers
+
+
+def _texts(values: Any) -> Any:
+    """An array of text; not of fixed width, where one long text makes every row long."""
+    return np.array([str(value) for value in values.tolist()], dtype=object) if values.dtype.kind == "O" else values
 
 
 def _all_once(name: str, rows: Rows, tested: Rows) -> None:

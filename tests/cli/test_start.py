@@ -49,19 +49,6 @@ def test_keys_are_listed_with_their_defaults() -> None:
     assert "[method (name = 'fedbasis')]" in ended.output
 
 
-def test_the_cache_is_shown_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDBASIS_CACHE", str(tmp_path))
-    (tmp_path / "images").mkdir()
-    (tmp_path / "images" / "one.npy").write_bytes(bytes(2_000_000))
-    (tmp_path / "not ours").write_text("stays")
-    ended = RUNNER.invoke(app, ["cache"], catch_exceptions=False)
-    assert "2.0 MB  images/one.npy" in ended.output
-    assert "1 files, 2.0 MB" in ended.output
-    ended = RUNNER.invoke(app, ["cache", "clear"], catch_exceptions=False)
-    assert "removed 1 files, 2.0 MB" in ended.output
-    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["images", "not ours"]
-
-
 def test_help_wraps_at_any_width() -> None:
     texts = [app.info.help, *(command.help for command in app.registered_commands)]
     assert len(texts) > 10

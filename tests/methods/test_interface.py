@@ -16,7 +16,7 @@ from pflbed.errors import InputError
 SIX = {"init", "broadcast", "client_update", "aggregate", "model", "adapt"}
 HELPERS = {"build", "bind", "setup", "mean", "serving", "updates", "insight"}
 DECLARED = {"about", "ways", "Config", "serving_type", "updates_type", "insight_type", "state_group"}
-BESIDE = {
+BESIDE: dict[type, set[str]] = {
     Serving: {"published", "check", "participant", "probabilities"},
     Updates: {
         "averages", "needs_single_updates", "require_clients", "reference", "as_averageable", "from_average",

@@ -64,6 +64,7 @@ def test_all_networks_take_any_channels_and_sides(name: str, channels: int, reso
     first = next(layer for layer in module.modules() if isinstance(layer, nn.Conv2d))
     assert first.in_channels == channels
     classifier = module.get_submodule(classifier_of(module))
+    assert isinstance(classifier, nn.Linear)
     seen: list[torch.Size] = []
     classifier.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape))
     module(torch.zeros(2, channels, height, width))

@@ -150,7 +150,7 @@ def test_nothing_readable_is_an_error(tmp_path: Path) -> None:
     for label in ("a", "b"):
         (tmp_path / "bad" / "d" / label).mkdir(parents=True)
         (tmp_path / "bad" / "d" / label / "x.png").write_text("no")
-    with pytest.raises(InputError, match="at least one image must be readable"):
+    with pytest.raises(InputError, match="At least one image must be readable"):
         decode(tmp_path / "bad", scan(tmp_path / "bad"), 8)
     assert not list((cache_dir() / "images").iterdir())
 

@@ -71,14 +71,18 @@ def test_scan_finds_every_problem(pflbed: Callable[..., Ended], root: Path) -> N
     shutil.copy(root / "chalk" / "square" / "001.png", root / "chalk" / "circle" / "copy.png")
     shutil.copy(root / "chalk" / "square" / "002.png", root / "paint" / "circle" / "copy.png")
     ended = pflbed("scan", root, "--json")
-    assert ended.code == 1
+    assert ended.code == 3
     found = json.loads(ended.out)
     assert found["counts"]["paint"] == {"circle": 41, "square": 40}
-    problems = " ".join(found["problems"])
+    problems = " ".join(problem["message"] for problem in found["problems"])
+    assert [problem["kind"] for problem in found["problems"]] == [
+        "unreadable", "missing class", "duplicate in domain", "duplicate across domains",
+    ]  # fmt: skip
+    assert found["problems"][0]["paths"] == ["chalk/circle/000.png"]
     for word in ("chalk/circle/000.png", "'cross' has no image", "chalk/circle/copy.png", "paint/circle/copy.png"):
         assert word in problems
     named = pflbed("scan", root, "--names-only")
-    assert named.code == 1
+    assert named.code == 3
     assert "'cross' has no image" in named.out
     assert "000.png" not in named.out
 
@@ -89,7 +93,8 @@ def test_scan_says_what_it_did_not_take(pflbed: Callable[..., Ended], root: Path
     (root / "paint" / "Circle").mkdir()
     (root / "paint" / "circle" / "deeper").mkdir()
     (root / "paint" / "circle" / "notes.ppm").write_text("x")
-    said = " ".join(json.loads(pflbed("scan", root, "--names-only", "--json").out)["problems"])
+    listed = json.loads(pflbed("scan", root, "--names-only", "--json").out)["problems"]
+    said = " ".join(problem["message"] for problem in listed)
     for words in (
         "chalk/zebra is empty",
         "'empty' holds no images",

@@ -1,6 +1,5 @@
 """The command line: the commands alone print. A user's mistake gets one sentence on stderr and exit code 2."""
 
-import json
 import os
 import sys
 from enum import StrEnum
@@ -10,13 +9,14 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from fedbasis.cli.console import console, say, shown
+from fedbasis.cli.console import console, say
 from fedbasis.cli.federation import federation
 from fedbasis.cli.reproduce import reproduce
 from fedbasis.cli.serving import OwnNetwork, Trust, personalize, predict
-from fedbasis.cli.start import cache, init, weights
+from fedbasis.cli.start import init, weights
+from pflbed import cache_command
 from pflbed.errors import InputError
-from pflbed.terminal import run, wrap_help, writable
+from pflbed.terminal import QuietOption, VerboseOption, VersionOption, reflow, run, say_json, writable
 
 app = typer.Typer(
     name="fedbasis",
@@ -50,27 +50,9 @@ class Tracker(StrEnum):
     tensorboard = "tensorboard"
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        from fedbasis import __version__
-
-        console.print(__version__)
-        raise typer.Exit
-
-
 @app.callback()
-def _main(
-    version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors, but no progress.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print a line for every client that is trained or personalized.")
-    ] = False,
-) -> None:
-    if quiet and verbose:
-        raise InputError("Output can be quiet or verbose, but both were given; leave one out.")
-    shown.progress, shown.every_client = not quiet, verbose
+def _main(version: VersionOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
+    pass
 
 
 @app.command()
@@ -205,7 +187,8 @@ def train(
     trained = RunData(run)
     console.print(results_table(trained.rows, sizes_of([trained]), results_title(trained.config)))
     say(LEGEND)
-    say(f"Run: {run.folder}\nBases: {run.bases}")
+    say(f"Run: {run.folder}")
+    say(f"Bases: {run.bases}")
     if track is not None:
         follow = f"Follow it with: tensorboard --logdir {run.folder / FOLDER}"
         say(follow)
@@ -215,7 +198,6 @@ def train(
 
 app.command()(init)
 app.command()(weights)
-app.command()(cache)
 app.command()(personalize)
 app.command()(predict)
 
@@ -226,7 +208,9 @@ def _print_keys() -> None:
     last = None
     for section, key, default, meaning in keys():
         if section != last:
-            say(f"\n[{section}]" if section else "")
+            console.print()
+            if section:
+                say(f"[{section}]")
             last = section
         say(f"{key} = {default}", "bold")
         console.print(f"    {meaning}", highlight=False, markup=False)
@@ -277,7 +261,7 @@ def compare(
 
     comparison = compare(Run(first), Run(second))
     if as_json:
-        sys.stdout.write(json.dumps(comparison.as_dict()) + "\n")
+        say_json(comparison.as_dict())
         return
     for part in side_by_side(comparison):
         console.print(part, highlight=False, markup=False, soft_wrap=not isinstance(part, Table))
@@ -311,7 +295,8 @@ def methods(
 
 app.command()(reproduce)
 app.add_typer(federation, name="federation")
-wrap_help(app)
+app.add_typer(cache_command.app, name="cache")
+reflow(app)
 
 
 def main() -> None:

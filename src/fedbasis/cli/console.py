@@ -1,24 +1,24 @@
-"""The console of all commands, and how much they print."""
-
-from dataclasses import dataclass
+"""The console of all commands: text from files is printed without control sequences, in any encoding."""
 
 from rich.console import Console
 
-console = Console(emoji=False)
-errors = Console(stderr=True, emoji=False)
+from pflbed.plain_text import one_line
+from pflbed.terminal import NORMAL, VERBOSE, SafeConsole, verbosity
 
-
-@dataclass
-class Shown:
-    """What is printed besides results and errors; ``--quiet`` and ``--verbose`` change it."""
-
-    progress: bool = True
-    every_client: bool = False
-
-
-shown = Shown()
+console = SafeConsole()
+errors = SafeConsole(stderr=True)
 
 
 def say(text: str, style: str = "", to: Console = console) -> None:
-    """Print a text as it is: one line of it is one line of output, so that paths and commands can be copied."""
-    to.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+    """Print one line that is not wrapped, so that paths and commands can be copied."""
+    to.print(one_line(text), style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def shows_progress() -> bool:
+    """Whether progress is printed: not with ``--quiet``."""
+    return verbosity() >= NORMAL
+
+
+def shows_clients() -> bool:
+    """Whether every client gets a line: only with ``--verbose``."""
+    return verbosity() >= VERBOSE

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
-from fedbasis.cli.console import say, shown
+from fedbasis.cli.console import say, shows_clients, shows_progress
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import ValueTable
 from fedbasis.report.tables import Grid
@@ -26,6 +26,7 @@ from fedbasis.training.events import (
     RunStarted,
     WorkersStarted,
 )
+from pflbed.terminal import SafeConsole
 
 BLOCKS = " ▏▎▍▌▋▊▉█"
 LEGEND = (
@@ -44,7 +45,7 @@ class Live:
         self.progress = Progress(
             TextColumn("[bold]{task.fields[name]:<9}"), TextColumn("{task.description:<24}"), BarColumn(24),
             TextColumn("{task.fields[note]:<34}"), TimeElapsedColumn(), TextColumn("{task.fields[left]}"),
-            console=console, transient=True, disable=not (shown.progress and console.is_terminal),
+            console=console, transient=True, disable=not (shows_progress() and console.is_terminal),
         )  # fmt: skip
 
     def __enter__(self) -> "Live":
@@ -70,7 +71,7 @@ def show_progress() -> Emit:
         >>> callable(fb.show_progress())
         True
     """
-    live = Live(Console(stderr=True, emoji=False))
+    live = Live(SafeConsole(stderr=True))
     show = live.listener("")
 
     def listen(event: Event) -> None:
@@ -94,7 +95,7 @@ class _RunDisplay:
         self._clock = _TimeLeft()
 
     def _say(self, line: str) -> None:
-        if shown.every_client or (shown.progress and not self._live.console.is_terminal):
+        if shows_clients() or (shows_progress() and not self._live.console.is_terminal):
             say(f"{self._title:<9} {line}", to=self._live.console)
 
     def _show(self, description: str, done: float, total: float, note: str) -> None:
@@ -119,14 +120,14 @@ class _RunDisplay:
             case ClientTrained(number, client, clients, loss):
                 note = f"client {client}/{clients}  loss {loss:.3f}"
                 self._show(f"round {number}/{self._rounds}", number - 1 + client / clients, self._rounds, note)
-                if shown.every_client:
+                if shows_clients():
                     self._say(f"round {number:>3}/{self._rounds}  {note}")
             case RoundEnded(record):
                 self._round(record)
             case ClientServed(done, total, record):
                 note = f"{record['client']} {record['how']} {record['size']}"
                 self._show(f"new clients {done}/{total}", done, total, note)
-                if shown.every_client:
+                if shows_clients():
                     self._say(f"new clients {done:>4}/{total}  {note}  {record['seconds']:.2f} s")
                 elif done == total or done % max(1, total // 8) == 0:
                     self._say(f"new clients {done:>4}/{total}  {self._clock.left(done, total)}")

@@ -1,7 +1,5 @@
 """The commands ``fedbasis federation init``, ``up`` and ``personalize``: a real federation, first on one host."""
 
-import json
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +9,7 @@ from rich.table import Table
 
 from fedbasis.cli.console import console, say
 from pflbed.errors import InputError
-from pflbed.terminal import writable
+from pflbed.terminal import say_json, writable
 
 if TYPE_CHECKING:
     from fedbasis.flower.project import NodeEntry, Project
@@ -131,7 +129,7 @@ def personalize(
         names = "\n".join(entry.name for entry in chosen)
         results = deployment.run(out, task="personalize", nodes=names)["personalized"]
     if as_json:
-        sys.stdout.write(json.dumps(results) + "\n")
+        say_json(results)
     else:
         _show(results)
     answers = [(name, answer) for by_node in results.values() for name, answer in by_node.items()]

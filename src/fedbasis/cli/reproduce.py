@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedbasis.cli.console import console, say, shown
+from fedbasis.cli.console import console, say, shows_progress
 from pflbed.errors import InputError
 from pflbed.terminal import writable
 
@@ -85,7 +85,9 @@ def reproduce(
             console.print(grid_table(grid))
         for paragraph in section.text:
             say(f"  {paragraph}")
-    say(f"\nReport: {out / 'report.html'}\nTables and figures: {out}")
+    console.print()
+    say(f"Report: {out / 'report.html'}")
+    say(f"Tables and figures: {out}")
     if done.failed:
         raise InputError(
             f"All {len(items)} runs must succeed, but {len(done.failed)} did not (see above); "
@@ -149,7 +151,7 @@ class _Progress:
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(30), TextColumn("{task.percentage:>3.0f} %"),
             TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True,
-            disable=not (shown.progress and console.is_terminal),
+            disable=not (shows_progress() and console.is_terminal),
         )  # fmt: skip
         self._task: TaskID = self._bar.add_task("", total=len(items))
 
@@ -170,7 +172,7 @@ class _Progress:
         """Count a completed run."""
         self._count += 1
         self._moved(number, 1.0)
-        if shown.progress and not console.is_terminal:
+        if shows_progress() and not console.is_terminal:
             request = self._items[number].request
             line = f"{self._count}/{len(self._items)}  {request.name} on {request.testbed}, seed {request.seed}"
             say(line)

@@ -1,7 +1,6 @@
 """The commands ``fedbasis personalize`` and ``predict``: what an engineer who serves new clients needs, offline."""
 
 import csv
-import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -11,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from fedbasis.cli.console import console, errors, say, shown
+from fedbasis.cli.console import console, errors, say, shows_progress
 from pflbed.errors import InputError
-from pflbed.terminal import writable
+from pflbed.terminal import say_json, writable
 
 if TYPE_CHECKING:
     from fedbasis.serving.artifact import Card
@@ -86,7 +85,7 @@ def personalize(
             "learned": {name: as_record(table) for name, table in served.tables.items()},
             "skipped": [{"path": path, "reason": reason} for path, reason in served.bad],
         }  # fmt: skip
-        sys.stdout.write(json.dumps(summary) + "\n")
+        say_json(summary)
         return
     if served.bad:
         print_bad(console, served.bad)
@@ -153,7 +152,7 @@ def predict(
     writer = csv.writer(sys.stdout)
     if as_csv:
         writer.writerow(["image", "class", "probability", *(["true"] if labelled else [])])
-    silent = not (shown.progress and errors.is_terminal) or len(paths) <= batch
+    silent = not (shows_progress() and errors.is_terminal) or len(paths) <= batch
     with Progress(console=errors, transient=True, disable=silent) as progress:
         task = progress.add_task("predicting", total=len(paths))
         for part in read_batches(predictor.card, paths, batch):
@@ -168,7 +167,7 @@ def predict(
                 if as_json:
                     line = {"image": str(path), "class": classes[index], "probability": row[index]}
                     line |= {"true": name} if labelled else {}
-                    sys.stdout.write(json.dumps({**line, "all": dict(zip(classes, row, strict=True))}) + "\n")
+                    say_json({**line, "all": dict(zip(classes, row, strict=True))})
                 elif as_csv:
                     writer.writerow([str(path), classes[index], f"{row[index]:.6g}", *([name] if labelled else [])])
                 else:

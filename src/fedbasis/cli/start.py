@@ -1,6 +1,5 @@
-"""The commands ``fedbasis init``, ``weights`` and ``cache``: what an experiment on one's own data needs."""
+"""The commands ``fedbasis init`` and ``weights``: what an experiment on one's own data needs."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,13 +9,6 @@ from rich.table import Table
 from fedbasis.cli.console import console, say
 from pflbed.errors import InputError
 from pflbed.terminal import writable
-
-
-class CacheAction(StrEnum):
-    """What to do with the cache."""
-
-    show = "show"
-    clear = "clear"
 
 
 def init(
@@ -50,25 +42,3 @@ def weights() -> None:
         console.print(table)
     for network, source in ELSEWHERE:
         say(f"{network}: {source}; then --weights FILE.")
-
-
-def cache(
-    action: Annotated[
-        CacheAction, typer.Argument(help="show: list what is there. clear: remove all of it.")
-    ] = CacheAction.show,
-) -> None:
-    """Show or clear the decoded images that are kept so that they are decoded once.
-
-    The cache is fedbasis in your cache folder, or the folder that the variable FEDBASIS_CACHE names.
-    """
-    from pflbed.cache import cache_dir, cached_files, clear_cache
-
-    if action is CacheAction.clear:
-        count, size = clear_cache()
-        say(f"{cache_dir()}: removed {count} files, {size / 1e6:.1f} MB.")
-        return
-    files = cached_files()
-    for path, size in files:
-        say(f"{size / 1e6:>10.1f} MB  {path.relative_to(cache_dir())}")
-    total = sum(size for _, size in files) / 1e6
-    say(f"{cache_dir()}: {len(files)} files, {total:.1f} MB; 'fedbasis cache clear' removes them.")

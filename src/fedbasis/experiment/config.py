@@ -17,7 +17,7 @@ from fedbasis.experiment.protection import AggregationConfig, PrivacyConfig, unp
 from fedbasis.experiment.toml import ConfigSection
 from fedbasis.methods import METHODS, find_method
 from fedbasis.methods.base import Adaptation, Method, MethodConfig
-from fedbasis.methods.problems import problem_lines, problems_error
+from fedbasis.methods.problems import problem_lines
 from fedbasis.networks.models import MODELS, NETWORKS
 from fedbasis.networks.resolve import all_names
 from fedbasis.networks.train import Augment, Preprocessing, Recipe
@@ -25,7 +25,7 @@ from fedbasis.networks.weights import weights_path
 from fedbasis.serving.personalize import CLIENT_STATE, all_ways
 from pflbed import Spec
 from pflbed.dataset import EMBEDDED
-from pflbed.errors import InputError, did_you_mean
+from pflbed.errors import InputError, InputListError, did_you_mean
 from pflbed.files import sha256_of
 from pflbed.foreign import read_toml
 from pflbed.spec import PARTITIONS
@@ -302,7 +302,7 @@ def parse(
     else:
         problems += _misfits(experiment, kind)
     if problems:
-        raise problems_error(where, problems)
+        raise InputListError(where, problems)
     return experiment
 
 

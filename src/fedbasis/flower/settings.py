@@ -17,9 +17,9 @@ from fedbasis.experiment.config import Experiment, Share, read
 from fedbasis.experiment.setup import TrainingRun, method_for
 from fedbasis.experiment.toml import ConfigSection
 from fedbasis.methods.base import Method
-from fedbasis.methods.problems import problem_lines, problems_error
+from fedbasis.methods.problems import problem_lines
 from fedbasis.training.runs import Run
-from pflbed.errors import InputError
+from pflbed.errors import InputError, InputListError
 from pflbed.foreign import read_toml
 
 FEDERATION, EXPERIMENTS = "federation.toml", "experiments"
@@ -88,7 +88,7 @@ def _checked(raw: Mapping[str, Any], path: Path) -> Federation:
     try:
         federation = Federation(**raw)
     except ValidationError as error:
-        raise problems_error(str(path), problem_lines(error, (), Federation)) from error
+        raise InputListError(str(path), problem_lines(error, (), Federation)) from error
     for what, names in (("clients", federation.clients), ("classes", federation.classes)):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise InputError(f"The {what} of {path} must have different names, but '{twice[0]}' is there twice.")

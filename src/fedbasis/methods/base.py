@@ -21,7 +21,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from fedbasis.methods.problems import problem_lines, problems_error
+from fedbasis.methods.problems import problem_lines
 from fedbasis.methods.task import MethodConfig as MethodConfig  # noqa: PLC0414  (methods import these from here)
 from fedbasis.methods.task import Task as Task  # noqa: PLC0414
 from fedbasis.networks.models import NetworkSource
@@ -31,7 +31,7 @@ from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.packed import on_disk
 from fedbasis.tensors.params import State, Tensors, require_same
 from fedbasis.tensors.seeding import torch_generator
-from pflbed.errors import InputError
+from pflbed.errors import InputError, InputListError
 
 MODEL = "model"
 """The group of the one model that most methods send, average and start from."""
@@ -342,7 +342,7 @@ class Method(ABC):
         try:
             self.config = self.Config(**settings)
         except ValidationError as error:
-            raise problems_error(
+            raise InputListError(
                 f"The settings of {type(self).__name__}", problem_lines(error, (), self.Config)
             ) from error
 

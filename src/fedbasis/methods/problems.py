@@ -7,7 +7,7 @@ from typing import Any, Union, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from pflbed.errors import InputError, did_you_mean
+from pflbed.errors import did_you_mean
 
 HIDDEN = ("method_name",)
 """Fields that are no keys of a file."""
@@ -24,12 +24,6 @@ def problem_lines(error: ValidationError, prefix: tuple[str, ...], root: type[Ba
         if detail["type"] != "too_short" or not detail["input"]:  # pydantic also calls a list of bad items too short
             found.setdefault(".".join((*prefix, *_place(root, detail["loc"]))), []).append(detail)
     return [_line(key, details, root) for key, details in found.items()]
-
-
-def problems_error(where: str, lines: Sequence[str]) -> InputError:
-    """Make one error of all that is wrong: a heading, then a line each."""
-    count = f"{len(lines)} problem{'s' * (len(lines) > 1)}"
-    return InputError("\n".join([f"{where}: {count}", *(f"  {line}" for line in lines)]))
 
 
 def _line(key: str, details: Sequence[ErrorDetails], root: type[BaseModel]) -> str:

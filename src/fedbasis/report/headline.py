@@ -75,7 +75,9 @@ def _sentence(rows: Sequence[Ranked], size: str, served: str) -> Sentence:
         return Sentence(strong, where + ahead + few + _own(rows, [first, rival]))
     listed = ", ".join(_scored(row) for row in rest)
     if close:
-        said = ", which is not significantly worse" + (f"; nor is {listed}." if rest else ".")
+        said = ", which is not significantly worse" + (
+            f"; nor {'are' if len(rest) > 1 else 'is'} {listed}." if rest else "."
+        )
     else:
         said = f". Not significantly worse: {listed}."
     return Sentence(strong, where + ahead + said + _own(rows, [first, rival, *alike]))
@@ -110,6 +112,12 @@ def caveats(groups: Sequence[Group]) -> list[str]:
     ]
     if len(unfinished) > NAMED:
         notes.append(f"{len(unfinished) - NAMED} other runs have no results yet; see Provenance.")
+    notes += [
+        f"{_name(group, run)} has results but no evaluation log that can be read: figures of personalization lack it."
+        for group in groups
+        for run in group.scored
+        if not run.records
+    ]
     for testbed in by_testbed(groups):
         same = compared(testbed.groups)
         others = [group.name for group in testbed.groups if group not in same]

@@ -18,12 +18,12 @@ from torch import nn
 
 from fedbasis import __version__
 from fedbasis.methods import METHODS
-from fedbasis.methods.problems import problem_lines, problems_error
+from fedbasis.methods.problems import problem_lines
 from fedbasis.networks.models import MODELS, Network, NetworkSource
 from fedbasis.networks.train import Preprocessing
 from fedbasis.tensors.files import Header, read_header, read_tensors, write_tensors
 from fedbasis.tensors.params import State, Tensors, require_finite, require_same, shapes
-from pflbed.errors import InputError
+from pflbed.errors import InputError, InputListError
 from pflbed.files import sha256_of, write_json
 from pflbed.foreign import read_json
 from pflbed.table import MAX_CLASSES
@@ -160,7 +160,7 @@ def read_card(folder: Path) -> Card:
     try:
         return Card.model_validate(raw)
     except ValidationError as error:
-        raise problems_error(str(folder / CARD), problem_lines(error, (), Card)) from error
+        raise InputListError(str(folder / CARD), problem_lines(error, (), Card)) from error
 
 
 def require_trust(card: Card, where: Path | str, trust: bool, network: NetworkSource | None = None) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedbasis.methods import find_method
 from fedbasis.methods.base import Adaptation, Context, Method, Task, ValueTable
-from fedbasis.methods.problems import problem_lines, problems_error
+from fedbasis.methods.problems import problem_lines
 from fedbasis.networks.hold_out import hold_out
 from fedbasis.networks.models import NetworkSource
 from fedbasis.networks.train import Examples, Recipe, predict
@@ -29,7 +29,7 @@ from fedbasis.tensors.params import State, Tensors, require_finite
 from fedbasis.tensors.seeding import numpy_generator
 from pflbed import InputError, scan_client
 from pflbed.cache import read_images
-from pflbed.errors import did_you_mean
+from pflbed.errors import InputListError, did_you_mean
 from pflbed.folders import SUFFIXES
 from pflbed.images import UNREADABLE, Resolution, read_image
 
@@ -73,7 +73,7 @@ def method_of(card: artifact.Card, network: NetworkSource | None = None) -> Meth
         config = kind.Config(**card.settings)
     except ValidationError as error:
         where = f"The settings of '{card.method}' in the card"
-        raise problems_error(where, problem_lines(error, ("settings",), kind.Config)) from error
+        raise InputListError(where, problem_lines(error, ("settings",), kind.Config)) from error
     rounds = max(2, int(card.provenance.get("rounds", 2)))
     return kind.build(config, Task(artifact.network_of(card, network), Recipe(preprocessing=card.pixels), rounds))
 

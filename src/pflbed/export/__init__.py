@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ from pathlib import Path
 from pflbed.benchmark import Benchmark
 from pflbed.dataset import Dataset
 from pflbed.errors import InputError, did_you_mean
+from pflbed.files import hidden_beside
 
 EXPORTS = {
     "folders": "a folder per client with train/<class>/<image>, as hard links to the images",
@@ -60,20 +59,14 @@ def export(
 @contextmanager
 def _appearing(out: Path) -> Iterator[Path]:
     """Yield a hidden folder next to ``out``; it is renamed to ``out`` on success and removed otherwise."""
-    place = out.resolve()  # an empty folder that is a link is replaced at its target
+    place = Path(os.path.realpath(out))  # an empty folder that is a link is replaced at its target
     _require_free(place, out)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    hidden = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{place.name[:40]}.", suffix=".tmp"))
-    try:
-        folder = hidden / "export"
-        folder.mkdir()  # unlike mkdtemp, this gives the mode that folders have here
+    with hidden_beside(place) as folder:
         yield folder
         _require_free(place, out)  # again, as writing may have taken an hour
         if place.exists():
             place.rmdir()
         folder.rename(place)
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _require_free(place: Path, out: Path) -> None:

@@ -154,8 +154,8 @@ class BlockTests:
         assert kept == {}
 
     def test_everything_personal_is_training_alone_bit_for_bit(self, recipe: Recipe) -> None:
-        settings: dict[str, Any] = {self.setting: 4}
-        method, average, data = build(self.name, recipe, **settings), build("fedavg", recipe), clients(3)
+        method, average = build(self.name, recipe, "batch", "uniform", **{self.setting: 4}), build("fedavg", recipe)
+        data = clients(3)
         server, kept = federate(method, data)
         assert same(server, method.init(SEED))
         model = method.task.network.workspace()

@@ -1,0 +1,68 @@
+"""``python -m fuzz --count N --seed S --only pflbed``: every target in a child process with a limit of memory."""
+
+import argparse
+import json
+import subprocess
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from fuzz import load_targets, run_target
+from fuzz.runner import SECONDS, limited_memory, peak_memory
+
+
+def in_child(name: str, count: int, seed: int) -> dict[str, object]:
+    """Run one target in a process of its own and return its counts."""
+    argv = [sys.executable, "-m", "fuzz", "--child", name, "--count", str(count), "--seed", str(seed)]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return {"died": f"it ran for more than {SECONDS // 60} minutes"}
+    last = done.stdout.strip().splitlines()[-1:] or [""]
+    if done.returncode or not last[0].startswith("{"):
+        return {"died": f"exit code {done.returncode}: {done.stderr[-2000:]}"}
+    found: dict[str, object] = json.loads(last[0])
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
+    parser.add_argument("--count", type=int, default=1000, help="mutants per target")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="targets whose name begins so, such as pflbed")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        (chosen,) = (target for target in load_targets() if target.name == given.child)
+        with limited_memory():
+            outcome = run_target(chosen, given.count, given.seed)
+        found = {"counts": outcome.counts, "tracebacks": outcome.tracebacks, "peak": peak_memory()}
+        sys.stdout.write(json.dumps(found) + "\n")
+        return 0
+    table = Table(title=f"{given.count:,} mutants per target, seed {given.seed}")
+    table.add_column("target")
+    for heading in ("mutants", "ok", "refused", "tracebacks", "peak memory (MB)"):
+        table.add_column(heading, justify="right")
+    problems: list[str] = []
+    for chosen in load_targets(given.only):
+        found = in_child(chosen.name, given.count, given.seed)
+        if "died" in found:
+            problems.append(f"{chosen.name}: {found['died']}")
+            table.add_row(chosen.name, "-", "-", "-", "died", "-")
+            continue
+        counts = found["counts"]
+        assert isinstance(counts, dict)
+        numbers = [sum(counts.values()), *(counts.get(kind, 0) for kind in ("ok", "refused", "traceback"))]
+        table.add_row(chosen.name, *(f"{number:,}" for number in numbers), f"{int(str(found['peak'])) / 1e6:,.0f}")
+        tracebacks = found["tracebacks"]
+        assert isinstance(tracebacks, list)
+        problems += [f"{chosen.name}, {text}" for text in tracebacks]
+    Console(width=100).print(table)
+    for text in problems:
+        sys.stdout.write(f"\n{text.encode('ascii', 'backslashreplace').decode()}\n")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
