@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from page_runs import groups_of, write_run
 
 from fedbasis.report.colors import OTHERS, OWN_COLOR, SOLID, family_colors, method_styles, shades
 from fedbasis.report.figures import Line, apart
 from fedbasis.report.svg import Sheet, style
 from fedbasis.report.training import TOGETHER, training
+from page_runs import groups_of, write_run
 from pflbed.plots import COLORS, MARKERS, bubble_sizes, domain_style
 
 PAGES = ("#ffffff", "#fbfbfa", "#1b1f25", "#14171b")
