@@ -1,7 +1,5 @@
 """The networks: sizes, seeds, options, and one's own."""
 
-from typing import cast
-
 import pytest
 import torch
 from torch import nn
@@ -68,9 +66,7 @@ def test_all_networks_take_any_channels_and_sides(name: str, channels: int, reso
     seen: list[torch.Size] = []
     classifier.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape))
     module(torch.zeros(2, channels, height, width))
-    assert seen == [
-        torch.Size([2, int(cast(int, classifier.in_features))])
-    ]  # nothing of a longer side is lost or made up
+    assert seen == [torch.Size([2, int(classifier.in_features)])]  # nothing of a longer side is lost or made up
 
 
 def test_other_sides_than_it_was_built_for_are_refused() -> None:

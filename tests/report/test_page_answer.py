@@ -15,7 +15,7 @@ from fedbasis.report.svg import Sheet, style
 from fedbasis.report.tables import SHARED, results, training_cost
 from fedbasis.report.testbeds import by_testbed
 from fedbasis.training.runs import Run
-from page_runs import groups_of, write_run
+from helpers.report_page import groups_of, write_run
 
 BEST = [0.80, 0.90, 0.84, 0.94]
 CLOSE = [0.81, 0.87, 0.86, 0.92]
@@ -158,10 +158,3 @@ def test_sections_without_content_are_left_out(tmp_path: Path) -> None:
     assert re.findall(r'<h2 id="(\w+)"', text) == ["training", "cost", "provenance"]
     assert re.findall(r'<a href="#(\w+)"', text)[:3] == ["training", "cost", "provenance"]
     assert "<strong>There are no results yet</strong>" in text
-
-
-def test_a_log_that_cannot_be_read_is_told(three: list[Run]) -> None:
-    assert caveats(groups_of(three)) == []
-    three[0].evaluation.write_text('{"losses": [NaN]}\n')
-    (note,) = caveats(groups_of(three))
-    assert note.startswith("FedAvg (fedavg-a) has results but no evaluation log that can be read")

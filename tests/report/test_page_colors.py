@@ -11,7 +11,7 @@ from fedbasis.report.colors import OTHERS, OWN_COLOR, SOLID, family_colors, meth
 from fedbasis.report.figures import Line, apart
 from fedbasis.report.svg import Sheet, style
 from fedbasis.report.training import TOGETHER, training
-from page_runs import groups_of, write_run
+from helpers.report_page import groups_of, write_run
 from pflbed.plots import COLORS, MARKERS, bubble_sizes, domain_style
 
 PAGES = ("#ffffff", "#fbfbfa", "#1b1f25", "#14171b")

@@ -5,13 +5,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
 from fedbasis.report import write_report
-from fedbasis.report.svg import NAMESPACE
-from page_runs import write_run
+from helpers.report_page import write_run
 
 try:  # the driver of the browser is moving into helpers
     driver: Any = importlib.import_module("helpers.browser")
@@ -92,14 +90,3 @@ def test_it_prints_without_buttons_and_whole(tab: Any, page: Path) -> None:
     assert tab.run("getComputedStyle(document.querySelector('button.save')).display") == "none"
     assert tab.run("getComputedStyle(document.querySelector('.box')).overflowX") == "visible"
     tab.call("Emulation.setEmulatedMedia", media="")
-
-
-def test_the_chart_is_saved_as_a_figure_of_its_own(tab: Any, page: Path) -> None:
-    tab.open(page, *PHONE, dark=True)
-    root = ElementTree.fromstring(tab.run("drawAnswer(document.querySelector('.answer'))"))
-    assert root.tag == f"{{{NAMESPACE}}}svg"
-    texts = [one.text for one in root.iter(f"{{{NAMESPACE}}}text")]
-    assert texts[0] == "Size S: half of a client's training images"
-    assert texts[-8:] == ["FedBasis", "87.0", "FedAvg + FT", "86.5", "FedAvg + LP", "77.0", "FedAvg", "67.5"]
-    assert len(list(root.iter(f"{{{NAMESPACE}}}circle"))) == 4
-    assert "background:#ffffff" in root.get("style", "")
