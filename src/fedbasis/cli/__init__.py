@@ -302,4 +302,6 @@ reflow(app)
 def main() -> None:
     """Run the command line; turn what a user can mend into one sentence and exit code 2."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if os.name == "nt":  # file locks and limits of processes are those of Unix
+        sys.exit("fedbasis: Training and serving need Linux or macOS, but this is Windows; use WSL.")
     run(app, "fedbasis", "Stopped: nothing half-written is left, and training goes on with the same command.")
