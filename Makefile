@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test lint types docs bench bench-peers clean
+.PHONY: demo test fuzz lint types docs bench bench-peers clean
 .DELETE_ON_ERROR:
 
 $(BASE): pyproject.toml constraints.txt
@@ -27,6 +27,9 @@ demo: $(BASE)
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile
+
+fuzz: $(STAMP)
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz --count 2750
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,8 +1,9 @@
 """Parquet and csv tables that somebody else may have written: one reader, bounded and checked before a table is read.
 
 A few kilobytes of parquet can stand for gigabytes: equal rows are stored once, and so is a long text that occurs in
-every row. So the footer is read first (rows, columns, sizes without compression), then text is read as a dictionary of
-its different values, and only when the sum of all values is known to be small enough is it written out. A csv file is
+every row. So the footer is read first (rows, columns, sizes without compression), then a column whose values must
+differ, then the others, as dictionaries of their different values. Only when the sum of all values is known to be
+small enough are they written out. A csv file is
 read piece by piece, and not further than its limit. Whatever pyarrow raises becomes one sentence.
 """
 
@@ -34,6 +35,8 @@ MAX_VALUE = 32 * 2**10
 """Bytes of one text: a path, or the name of a class, a client or a user."""
 TEXT, WHOLE, LOGICAL, NUMBER = "text", "whole numbers", "true or false", "numbers"
 """What a column may hold."""
+UNIQUE = "a value of its own for every row"
+"""Of a parquet file such a column is read first, so that millions of equal rows in a small file end the reading."""
 MAGIC = b"PAR1"
 
 Kinds = Mapping[str, tuple[str, ...]]
@@ -47,7 +50,8 @@ def read_table(path: Path, what: str, choose: Callable[[list[str]], Kinds], rows
         path: The file.
         what: What errors call it, such as "The manifest".
         choose: Gets the names of all columns and returns those to read, each with what it may hold: ``TEXT``,
-            ``WHOLE``, ``LOGICAL``, ``NUMBER``. Of a csv file a column that may be text is text.
+            ``WHOLE``, ``LOGICAL``, ``NUMBER``; and ``UNIQUE`` if no
+            value may occur twice. Of a csv file a column that may be text is text.
         rows: The most rows that the table may have.
 
     Returns:
@@ -77,18 +81,21 @@ def _parquet(path: Path, what: str, choose: Callable[[list[str]], Kinds], rows: 
     fields = {name: schema.field(name).type for name in kinds}
     for name, allowed in kinds.items():
         _require_kind(path, what, name, fields[name], allowed)
-    content = sum(
-        column.total_uncompressed_size
-        for group in groups
-        for i in range(about.num_columns)
-        if (column := group.column(i)).path_in_schema in kinds
-    )
+    # Of a column's own metadata nothing is read: where they are damaged pyarrow aborts the whole process.
+    content = sum(group.total_byte_size for group in groups)
     _require_most(path, what, content, MAX_CONTENT, "bytes without compression")
     texts = [name for name, kind in fields.items() if _is_text(kind)]
+    first = [name for name, allowed in kinds.items() if UNIQUE in allowed]
+    others = [name for name in kinds if name not in first]
     parts, size = [], 0
     with parquet.ParquetFile(path, read_dictionary=texts, metadata=about) as opened:
         for i in range(len(groups)):
-            part = opened.read_row_group(i, columns=list(kinds), use_threads=False)
+            part = opened.read_row_group(i, columns=first, use_threads=False)
+            for column in part.columns:
+                _require_different(path, what, column)
+            rest = opened.read_row_group(i, columns=others, use_threads=False)
+            for name in others:
+                part = part.append_column(name, rest.column(name))
             size += part.nbytes + sum(_decoded_bytes(part.column(name)) for name in texts)
             _require_most(path, what, size, MAX_CONTENT, "bytes without compression")
             parts.append(part)
@@ -170,11 +177,22 @@ def _require_kind(path: Path, what: str, name: str, kind: Any, allowed: tuple[st
         LOGICAL: pa.types.is_boolean(plain),
         NUMBER: pa.types.is_floating(plain),
     }
-    if not pa.types.is_null(plain) and not any(right[each] for each in allowed):
+    possible = [each for each in allowed if each in right]
+    if not pa.types.is_null(plain) and not any(right[each] for each in possible):
         raise InputError(
-            f"The column {name!r} must hold {' or '.join(allowed)}, got {str(kind)[:80]} in {what.lower()} {path}; "
+            f"The column {name!r} must hold {' or '.join(possible)}, got {str(kind)[:80]} in {what.lower()} {path}; "
             "convert it."
         )
+
+
+def _require_different(path: Path, what: str, column: Any) -> None:
+    import pyarrow.compute as pc
+
+    for chunk in column.chunks:
+        values = chunk.indices if hasattr(chunk, "indices") else chunk
+        used = values.drop_null()
+        if pc.count_distinct(used).as_py() < len(used):
+            raise InputError(f"Every row of {what.lower()} {path} must have a path of its own, but one occurs twice.")
 
 
 def _decoded_bytes(column: Any) -> int:

@@ -51,7 +51,8 @@ def open_picture(path: Path) -> Image.Image:
         raise OSError("an image must be a regular file, and this is none")
     if status.st_size > MAX_BYTES:
         raise OSError(f"an image must have at most {MAX_BYTES:,} bytes, and this one has more; scale it down")
-    return Image.open(path, formats=FORMATS)
+    with _damaged():
+        return Image.open(path, formats=FORMATS)
 
 
 def read_image(path: Path, resolution: Resolution, channels: int = 3) -> NDArray[np.uint8]:
@@ -106,7 +107,7 @@ def flat(image: Image.Image) -> Image.Image:
         raise Image.DecompressionBombError(
             f"an image must have at most {MAX_PIXELS:,} pixels, got {width:,} x {height:,}; scale it down"
         )
-    with careful():
+    with careful(), _damaged():
         image.load()  # the EXIF block may follow the pixels
         if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
             image = ImageOps.exif_transpose(image)
@@ -120,6 +121,15 @@ def careful() -> Iterator[None]:
         warnings.simplefilter("ignore")  # such as a damaged EXIF block or palette
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield
+
+
+@contextmanager
+def _damaged() -> Iterator[None]:
+    """What Pillow raises for a damaged file by mistake becomes one of ``UNREADABLE``."""
+    try:
+        yield
+    except (TypeError, AttributeError, LookupError, ArithmeticError, AssertionError) as error:
+        raise OSError(f"the file is damaged ({type(error).__name__}: {error})") from error
 
 
 def reason(error: BaseException, root: Path) -> str:

@@ -16,7 +16,7 @@ from pflbed.benchmark import NEW, SPLITS, Benchmark
 from pflbed.errors import InputError
 from pflbed.files import replacing, sha256_of, write_json
 from pflbed.foreign import read_json_object, require_file
-from pflbed.foreign_tables import LOGICAL, MAX_TABLE, MAX_VALUE, TEXT, Kinds, read_table
+from pflbed.foreign_tables import LOGICAL, MAX_TABLE, MAX_VALUE, TEXT, UNIQUE, Kinds, read_table
 from pflbed.safe_paths import check_relative
 from pflbed.spec import Spec
 from pflbed.table import Rows, Table
@@ -184,7 +184,8 @@ def _chosen(path: Path, names: list[str]) -> Kinds:
         raise InputError(
             f"The file {path} must have the columns {', '.join(COLUMNS)}, got none of {missing}; build it again"
         )
-    return {name: (LOGICAL if name == "official_test" else TEXT,) for name in COLUMNS}
+    kinds: dict[str, tuple[str, ...]] = dict.fromkeys(COLUMNS, (TEXT,))
+    return kinds | {"path": (TEXT, UNIQUE), "official_test": (LOGICAL,)}
 
 
 def _texts(column: Any) -> tuple[str, ...]:

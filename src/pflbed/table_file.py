@@ -12,7 +12,7 @@ import numpy as np
 
 from pflbed import foreign_tables
 from pflbed.errors import InputError
-from pflbed.foreign_tables import TEXT, WHOLE, Kinds
+from pflbed.foreign_tables import TEXT, UNIQUE, WHOLE, Kinds
 from pflbed.safe_paths import first_unsafe, unsafe
 from pflbed.table import Rows, Table, in_order
 
@@ -48,7 +48,8 @@ def read_columns(file: Path, fields: Mapping[str, Sequence[str]], optional: Coll
 
     def choose(found: list[str]) -> Kinds:
         names.update(_choose(file, found, fields, optional))
-        return dict.fromkeys(names.values(), (TEXT, WHOLE))
+        differ = [name for field, name in names.items() if field in ("path", "image")]
+        return dict.fromkeys(names.values(), (TEXT, WHOLE)) | dict.fromkeys(differ, (TEXT, WHOLE, UNIQUE))
 
     read = foreign_tables.read_table(file, "The table", choose)
     if not read.num_rows:

@@ -8,8 +8,8 @@ import importlib
 
 from fuzz.runner import TARGETS, Outcome, Target, run_target, target
 
-TARGET_MODULES = ("fuzz.pflbed_targets",)
-"""Modules with targets; add yours, such as ``fuzz.fedbasis_targets``."""
+TARGET_MODULES = ("fuzz.pflbed_targets", "fuzz.fedbasis_targets")
+"""Modules with targets."""
 
 __all__ = ["TARGETS", "TARGET_MODULES", "Outcome", "Target", "load_targets", "run_target", "target"]
 

@@ -16,7 +16,7 @@ from pyarrow import parquet
 from pflbed import InputError, foreign_tables
 from pflbed.folders import oddities, scan, scan_client
 from pflbed.foreign import map_array, parse_json, read_json, read_json_lines
-from pflbed.foreign_tables import TEXT, WHOLE, Kinds, read_table
+from pflbed.foreign_tables import TEXT, UNIQUE, WHOLE, Kinds, read_table
 from pflbed.images import FORMATS, UNREADABLE, read_image
 from pflbed.plots import save_bubbles
 from pflbed.problems import sentences
@@ -192,6 +192,18 @@ sys.exit("it was read")
     )
     with pytest.raises(InputError, match="whole csv or parquet file"):  # its texts may share a long beginning
         read_table(tmp_path / "d.parquet", "The table", only_a)
+
+
+def test_equal_rows_end_the_reading_where_rows_must_differ(tmp_path: Path) -> None:
+    def differ(_: list[str]) -> Kinds:
+        return {"b": (WHOLE,), "a": (TEXT, UNIQUE)}
+
+    good = write(tmp_path / "t.parquet", a=["x", "y", None, None], b=[1, 2, 3, 4], c=[0, 0, 0, 0])
+    assert read_table(good, "The table", differ).column_names == ["b", "a"]
+    for values in (["x", "x"], pa.array(["x"] * 5).dictionary_encode(), ["a", "b", "a"]):
+        file = write(tmp_path / "t.parquet", a=values, b=list(range(len(values))))
+        with pytest.raises(InputError, match="but one occurs twice"):
+            read_table(file, "The table", differ)
 
 
 def test_damaged_tables_get_a_sentence(tmp_path: Path) -> None:

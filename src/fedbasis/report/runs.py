@@ -21,6 +21,7 @@ from fedbasis.training.runs import Run, read_lines
 from pflbed import weighted_accuracy
 from pflbed.benchmark import Benchmark
 from pflbed.errors import InputError
+from pflbed.foreign import read_json, read_json_object
 from pflbed.manifest import CARD, load_manifest, read_card
 
 Fields = Mapping[str, Any]
@@ -102,7 +103,7 @@ class RunData:
         path = self.run.results
         if not path.is_file():
             return []
-        found = _json(path)
+        found = read_json(path, "The file of a run")
         try:
             return [_row(**{key: value for key, value in row.items() if key != "delta"}) for row in found]
         except (TypeError, AttributeError, ValueError) as error:
@@ -279,10 +280,7 @@ class RunData:
         return bases
 
     def _object(self, path: Path) -> dict[str, Any]:
-        found = _json(path)
-        if not isinstance(found, dict):
-            raise InputError(f"The folder {self.run.folder} must be a run, but its {path.name} is no JSON object.")
-        return found
+        return read_json_object(path, "The file of a run")
 
 
 def read_runs(runs: Sequence[Run]) -> list[RunData]:
@@ -358,12 +356,3 @@ def _require(what: str, found: Any, fields: Fields) -> None:
     for key, kind in fields.items():
         if not isinstance(found, dict) or not isinstance(found.get(key), kind):
             raise InputError(f"{what} must have a valid {key!r}, but it has none.")
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"The folder {path.parent} must be a run, but its {path.name} cannot be read as JSON: {error}."
-        ) from error
