@@ -36,6 +36,10 @@ def test_what_is_not_ours_cannot_be_inspected(mine: Path, tmp_path: Path, refuse
     assert "must exist, but it does not" in refused("inspect", tmp_path / "none")
     assert "has none of their files" in refused("inspect", mine)
     assert "has none of their files" in refused("inspect", mine / "cross/000.png")
-    for content in ('{"name": "another program"}', "not json", "[1]"):
+    for content, sentence in (
+        ('{"name": "another program"}', f"The folder {tmp_path} must be a run"),
+        ("not json", f"The file of a run {tmp_path / 'config.json'} must be JSON"),
+        ("[1]", f"The file of a run {tmp_path / 'config.json'} must be a JSON object"),
+    ):
         (tmp_path / "config.json").write_text(content)
-        assert f"The folder {tmp_path} must be a run" in refused("inspect", tmp_path)
+        assert sentence in refused("inspect", tmp_path)

@@ -46,7 +46,7 @@ def test_data_and_weights_are_asked_for_before_anything_is_done(tmp_path: Path) 
         (["table-2"], "needs PACS at 32 pixels, but its folder was not given; add --data pacs=FOLDER"),
         (["table-2", "--data", "x"], "starts from pretrained weights, but none were given; add --weights FILE"),
         (["table-2", "--data", "pcas=x"], "must name one of pacs,"),
-        (["table-2", "--methods", "fedavgg"], "'fedavgg' is none"),
+        (["table-2", "--methods", "fedavgg"], "'fedavgg' is not"),
     ):
         out = tmp_path / "none"
         result = CliRunner().invoke(app, ["reproduce", "--scale", "cpu", "--out", str(out), *arguments])
