@@ -25,8 +25,9 @@ def test_every_option_of_every_command_is_explained(
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 200)
     commands: dict[str, Any] = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
-    known = {"demo", "train", "personalize", "predict", "inspect", "report", "compare", "methods", "reproduce"}
-    assert commands.keys() == known | {"federation"}
+    first = {"demo", "init", "train", "weights", "personalize", "predict"}
+    known = {*first, "inspect", "report", "compare", "methods", "reproduce"}
+    assert commands.keys() == known | {"federation", "cache"}
     deeper = commands["federation"].commands
     assert deeper.keys() == {"init", "up", "personalize"}
     assert all(parameter.help for command in deeper.values() for parameter in command.params)
@@ -47,7 +48,6 @@ def test_every_option_of_every_command_is_explained(
 def test_a_mistake_in_the_command_itself_is_explained(fedbasis: Callable[..., Ended], mine: Path) -> None:
     for argv in (
         ("tarin",),
-        ("train",),
         ("personalize", mine),
         ("train", "c.toml", "--sed", 1),
         ("demo", "--seed", -1),

@@ -33,9 +33,13 @@ def test_inspect_describes_everything_that_is_written(
 
 
 def test_what_is_not_ours_cannot_be_inspected(mine: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
-    assert "there is nothing" in refused("inspect", tmp_path / "none")
-    assert "holds none of their files" in refused("inspect", mine)
-    assert "holds none of their files" in refused("inspect", mine / "cross/000.png")
-    for content in ('{"name": "another program"}', "not json", "[1]"):
+    assert "must exist, but it does not" in refused("inspect", tmp_path / "none")
+    assert "has none of their files" in refused("inspect", mine)
+    assert "has none of their files" in refused("inspect", mine / "cross/000.png")
+    for content, sentence in (
+        ('{"name": "another program"}', f"The folder {tmp_path} must be a run"),
+        ("not json", f"The file of a run {tmp_path / 'config.json'} must be JSON"),
+        ("[1]", f"The file of a run {tmp_path / 'config.json'} must be a JSON object"),
+    ):
         (tmp_path / "config.json").write_text(content)
-        assert f"The folder {tmp_path} must be a run" in refused("inspect", tmp_path)
+        assert sentence in refused("inspect", tmp_path)

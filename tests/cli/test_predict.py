@@ -40,7 +40,8 @@ def test_predict_is_plain_inference(personal: Path, mine: Path, fedbasis: Callab
         assert line["true"] == path.parent.name
         right += line["class"] == path.parent.name
     text = fedbasis("predict", personal, mine, "--labelled").out.splitlines()
-    assert text[-1] == f"{right} of 30 right ({100 * right / 30:.1f} %)"
+    assert text[-2] == f"{right} of 30 right ({100 * right / 30:.1f} %)"
+    assert text[-1].startswith(f"Personalized accuracy: {100 * right / 30:.1f} %")  # every class is there as often
     assert text[0] == f"{paths[0]}  {lines[0]['class']}  {lines[0]['probability']:.3f}"
     assert right > 15  # it has learned something
 
@@ -71,7 +72,7 @@ def test_a_damaged_model_is_refused(
 
 
 def test_images_that_cannot_be_predicted_are_refused(
-    personal: Path, mine: Path, tmp_path: Path, refused: Callable[..., str]
+    personal: Path, mine: Path, tmp_path: Path, refused: Callable[..., str], fedbasis: Callable[..., Ended]
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "a.png").write_text("no image")
@@ -79,7 +80,11 @@ def test_images_that_cannot_be_predicted_are_refused(
     (renamed / "square").rename(renamed / "squares")
     assert "must exist" in refused("predict", personal, tmp_path / "none.png")
     assert "must hold images" in refused("predict", personal, tmp_path / "empty")
-    assert "none of 1 is" in refused("predict", personal, tmp_path / "a.png")
+    ended = fedbasis("predict", personal, tmp_path / "a.png")
+    assert (ended.code, ended.out) == (2, "")
+    assert "1 image cannot be read" in ended.errors
+    assert "none of 1" in ended.errors.splitlines()[-1]
+    assert ended.errors.splitlines()[-1].startswith("fedbasis: ")
     assert "'squares' of" in (sentence := refused("predict", personal, renamed, "--labelled"))
     assert "did you mean 'square'?" in sentence
     assert "no folder" in refused("predict", tmp_path / "nothing", mine)

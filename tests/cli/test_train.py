@@ -89,7 +89,7 @@ def test_a_benchmark_built_before_is_trained_on_as_it_is(
         (("seed = 1", "seed = 1\nmodel = { name = 'no.such:network' }"), "must be importable, but it is not"),
         (("seed = 1", "seed = 1\nmodel = { options = { depth = 3 } }"), "does not take these options"),
         (("seed = 1", "seed = 1\nmodel = { weights = 'none.safetensors' }"), "there is no file none.safetensors"),
-        (("seed = 1", "seed == 1"), "must be a TOML file"),
+        (("seed = 1", "seed == 1"), "must be TOML, but it is not"),
     ],
 )
 def test_a_configuration_that_cannot_work_is_refused_before_anything_is_written(
@@ -104,9 +104,10 @@ def test_a_configuration_that_cannot_work_is_refused_before_anything_is_written(
 
 def test_a_configuration_that_is_not_there_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
     assert "must exist, but it does not" in refused("train", tmp_path / "none.toml", "--out", tmp_path / "runs")
-    assert "must be a TOML file" in refused("train", tmp_path, "--out", tmp_path / "runs")
+    assert "needs a configuration, but none was given" in refused("train", "--out", tmp_path / "runs")
+    assert "must be a regular file" in refused("train", tmp_path, "--out", tmp_path / "runs")
     (tmp_path / "binary.toml").write_bytes(b"\xff\x00")
-    assert "must be a TOML file" in refused("train", tmp_path / "binary.toml", "--out", tmp_path / "runs")
+    assert "must be text in UTF-8" in refused("train", tmp_path / "binary.toml", "--out", tmp_path / "runs")
 
 
 @pytest.mark.parametrize(

@@ -175,18 +175,24 @@ def commands(config: Path, folder: Path, title: str) -> None:
     assert title in (folder / "page.html").read_text(encoding="utf-8")
 
 
-def test_a_network_named_in_toml(module: Path, dataset: Path, tmp_path: Path, engine: str) -> None:
+@pytest.fixture
+def name(module: Path, engine: str) -> str:
+    """The name of the user's module; a cluster that runs already has another of the same content on its path."""
+    return "mymodule" if engine == "pool" else "helpers.cli_mymodule"
+
+
+def test_a_network_named_in_toml(name: str, dataset: Path, tmp_path: Path, engine: str) -> None:
     config = tmp_path / "my.toml"
-    config.write_text(TOML.format(data=dataset, network="mymodule:network", method="fedavg", engine=engine))
+    config.write_text(TOML.format(data=dataset, network=f"{name}:network", method="fedavg", engine=engine))
     commands(config, tmp_path, "FedAvg")
     (run,) = (tmp_path / "runs").iterdir()
-    said = succeed("inspect", run, "--network", "mymodule:network")  # naming the network oneself is trust enough
-    assert "mymodule:network" in said
+    said = succeed("inspect", run, "--network", f"{name}:network")  # naming the network oneself is trust enough
+    assert f"{name}:network" in said
 
 
-def test_a_method_named_in_toml(module: Path, dataset: Path, tmp_path: Path, engine: str) -> None:
+def test_a_method_named_in_toml(name: str, dataset: Path, tmp_path: Path, engine: str) -> None:
     config = tmp_path / "my.toml"
-    config.write_text(TOML.format(data=dataset, network="cnn-small", method="mymodule:Mine", engine=engine))
+    config.write_text(TOML.format(data=dataset, network="cnn-small", method=f"{name}:Mine", engine=engine))
     commands(config, tmp_path, "My Own")
     (run,) = (tmp_path / "runs").iterdir()
     assert run.name.startswith("mine-")
@@ -195,6 +201,24 @@ def test_a_method_named_in_toml(module: Path, dataset: Path, tmp_path: Path, eng
     assert "What mine is" in said
     assert "0.9900" in said
     assert "My Own + FT" in said
+
+
+@pytest.mark.parametrize("what", ["network", "method"])
+def test_a_cluster_that_cannot_import_the_users_module_says_so(
+    what: str, module: Path, dataset: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if find_spec("ray") is None:
+        pytest.skip("ray is not installed")
+    request.getfixturevalue("ray_connection")
+    names = {"network": "mymodule:network", "method": "fedavg"} if what == "network" else {
+        "network": "cnn-small", "method": "mymodule:Mine",
+    }  # fmt: skip
+    config = tmp_path / "my.toml"
+    config.write_text(TOML.format(data=dataset, engine="ray", **names))
+    ended = run_command("train", config, "--out", tmp_path / "runs")
+    assert ended.code == 2
+    assert "mymodule" in ended.errors
+    assert "PYTHONPATH" in ended.errors
 
 
 def test_a_method_of_an_installed_package(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -269,7 +269,7 @@ REASONS = {
     "shape": "'model/fc.bias' is float32 (7,) instead of float32 (3,)",
     "extra": "'images/mine' is not expected",
     "missing": "'model/fc.bias' is missing",
-    "claim": "it must be whole, but it was changed (shape '[2684354560]' is invalid for input of size 16)",
+    "claim": "it was cut short or changed ('model/fc.bias' does not fit into it)",
     "stale": "it must answer to round 0, but it answers to -1",
 }
 

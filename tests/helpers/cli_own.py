@@ -8,47 +8,7 @@ import numpy as np
 import pflbed
 from helpers.cli_images import draw
 
-MODULE = '''
-"""A user's own network and method."""
-
-from dataclasses import replace
-
-from torch import nn
-
-from fedbasis import FedAvg, MethodConfig
-from fedbasis.methods.base import Insight, ValueTable
-
-
-def network(classes, channels=3, width=6):
-    return nn.Sequential(
-        nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.AdaptiveAvgPool2d(3),
-        nn.Flatten(), nn.Linear(9 * width, classes),
-    )
-
-
-class MineConfig(MethodConfig):
-    shrink: float = 0.99
-
-
-class MineInsight(Insight):
-    def diagnostics(self, server):
-        return {"length": float(sum(tensor.norm() for tensor in server["model"].values()))}
-
-    def describe(self, published):
-        return [ValueTable(title="What mine is", columns=["shrink"], rows={"all": [self.method.config.shrink]})]
-
-
-class Mine(FedAvg):
-    """The mean, shrunk."""
-
-    about = replace(FedAvg.about, name="mine", title="My Own", paper="nobody")
-    Config = MineConfig
-    insight_type = MineInsight
-
-    def aggregate(self, server, updates, seed):
-        mean = super().aggregate(server, updates, seed)["model"]
-        return {"model": {n: t * self.config.shrink if t.is_floating_point() else t for n, t in mean.items()}}
-'''
+MODULE = Path(__file__).with_name("cli_mymodule.py").read_text(encoding="utf-8")
 """The user's file ``mymodule.py``."""
 
 TOML = """

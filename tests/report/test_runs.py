@@ -25,7 +25,7 @@ def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="must hold the results"):
             write_report(two, path)
     two[0].config.write_text("{")
-    with pytest.raises(InputError, match="cannot be read as JSON"):
+    with pytest.raises(InputError, match="must be JSON, but it is not"):
         write_report(two, path)
     two[0].config.write_text("{}")
     with pytest.raises(InputError, match="must have a valid 'method'"):

@@ -12,6 +12,8 @@ from typing import Any
 
 import cloudpickle
 
+from pflbed.errors import InputError
+
 
 def dumps(thing: Any) -> bytes:
     """Return an object as bytes."""
@@ -21,4 +23,10 @@ def dumps(thing: Any) -> bytes:
 
 def loads(data: bytes) -> Any:
     """Return the object of bytes that ``dumps`` made."""
-    return cloudpickle.loads(data)
+    try:
+        return cloudpickle.loads(data)
+    except ImportError as error:
+        raise InputError(
+            f"Workers must be able to import the modules of a method and its network, but they cannot ({error}); "
+            "install them where the workers run, or set PYTHONPATH there."
+        ) from error
