@@ -21,6 +21,7 @@ from pflbed.terminal import QuietOption, VerboseOption, VersionOption, reflow, r
 app = typer.Typer(
     name="fedbasis",
     no_args_is_help=True,
+    pretty_exceptions_enable=False,
     add_completion=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 federation = typer.Typer(
     no_args_is_help=True,
+    pretty_exceptions_enable=False,
     help="Train on nodes that keep their data, with Flower: 'init' writes an app, 'up' runs it on this host.",
 )
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder, written by 'init'.")]
