@@ -263,7 +263,7 @@ class TestErrors:
         method = dumps(METHODS["fedavg"].build(METHODS["fedavg"].Config(), task))
         answer, _ = RayWorker(method, "cpu", 1).do(misbehave, 1, packed({}), "")
         assert isinstance(answer, InputError)
-        assert "cannot be imported" in str(answer)
+        assert "must be importable" in str(answer)
         answer, _ = RayWorker(b"no method", "cpu", 1).do(misbehave, 1, packed({}), "")
         assert isinstance(answer, WorkerError)
         assert "UnpicklingError" in str(answer)
