@@ -11,7 +11,6 @@ from rich.table import Table
 from fuzz import load_targets, run_target
 from fuzz.runner import SECONDS, limited_memory, peak_memory
 
-
 SLOW = ("fedbasis run folder", "pflbed command line", "pflbed folder")
 """Targets that do much with every mutant: they get a tenth of the mutants."""
 
