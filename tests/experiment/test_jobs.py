@@ -100,7 +100,7 @@ UNFORESEEN = r"ZeroDivisionError: nobody foresaw this \(cli_traps.py, line \d+\)
 
 
 @pytest.mark.parametrize(("at_once", "traps"), [
-    (1, {stumble: UNFORESEEN}), (2, {die: r"this one was ended \(exit code -9\)", stumble: UNFORESEEN})
+    (1, {stumble: UNFORESEEN}), (2, {die: r"this one died \(exit code -9\)", stumble: UNFORESEEN})
 ])  # fmt: skip
 def test_whatever_happens_to_a_job_is_its_own_failure(
     at_once: int, traps: dict[Callable[..., None], str], tmp_path: Path
