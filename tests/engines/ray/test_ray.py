@@ -270,7 +270,7 @@ class TestErrors:
 
     def test_without_the_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "ray", None)
-        with pytest.raises(InputError, match=r"pip install 'fedbasis\[ray\]'"):
+        with pytest.raises(InputError, match=r"pip install -e '\.\[ray\]'"):
             library()
 
     def test_an_address_where_nobody_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
