@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.table import Table as Grid
 
-from pflbed.cache import cache_dir
 from pflbed.errors import InputError
 from pflbed.lock import is_held
 from pflbed.terminal import note, say, say_json
@@ -36,7 +35,7 @@ app = typer.Typer(
 
 def held() -> dict[str, list[Path]]:
     """The files of the cache by what they are for."""
-    root = cache_dir()
+    root = _folder()
     return {what: sorted(set(_files(root, patterns))) for what, patterns in CONTENT.items()}
 
 
@@ -72,7 +71,7 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="For machines: one
     found = {what: (len(files), sum(_size(file) for file in files)) for what, files in held().items()}
     if as_json:
         content = {what: {"files": count, "bytes": size} for what, (count, size) in found.items()}
-        say_json({"folder": str(cache_dir()), "content": content})
+        say_json({"folder": str(_folder()), "content": content})
         return
     grid = Grid()
     grid.add_column("what")
@@ -81,7 +80,7 @@ def show(as_json: Annotated[bool, typer.Option("--json", help="For machines: one
     for what, (count, size) in found.items():
         grid.add_row(what, f"{count:,}", f"{size / 1e6:,.1f}")
     say(grid)
-    say(f"Cache: {cache_dir()}")
+    say(f"Cache: {_folder()}")
     note("The variable FEDBASIS_CACHE names another folder.")
 
 
@@ -95,13 +94,19 @@ def clear(
     """Remove decoded images, checks, Digits-4 and tracebacks; all but tracebacks is made again when needed."""
     if not yes:
         try:
-            sure = typer.confirm(f"Remove what {cache_dir()} caches?")
+            sure = typer.confirm(f"Remove what {_folder()} caches?")
         except typer.Abort:
             raise InputError("This must be confirmed, but nobody answered; give --yes.") from None
         if not sure:
             return
     removed, size = clear_cache(everything)
     say(f"Removed {removed:,} files, {size / 1e6:,.1f} MB.")
+
+
+def _folder() -> Path:
+    from pflbed.cache import cache_dir  # imports numpy, which no help text needs
+
+    return cache_dir()
 
 
 def _files(root: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
