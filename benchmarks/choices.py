@@ -1,6 +1,6 @@
 """Why FedBasis' defaults are what they are on photographs: one choice at a time, judged by validation clients.
 
-    python benchmarks/choices.py --data PACS --weights resnet10w16-tin32.safetensors --out runs/choices \
+    python benchmarks/choices.py --data PACS --weights tiny-imagenet --out runs/choices \
         [--only "as it is,FedAvg"] [--seed 0]        (about 6 minutes a line on one core; finished runs are only read)
 
 The images of the clients that take part in the scale ``cpu`` become a PFLBed benchmark of their own: 60 clients train,

@@ -1,6 +1,6 @@
 """Every method on a small PACS: 16 participating and 8 new clients, 32 pixels, a small pretrained ResNet, 6 rounds.
 
-    python benchmarks/pacs_small.py --data PACS --weights resnet10w16-tin32.safetensors --out runs/pacs-small \
+    python benchmarks/pacs_small.py --data PACS --weights tiny-imagenet --out runs/pacs-small \
         --page docs/results/pacs-small.md [--methods fedavg,fedbasis] [--jobs 2]
 
 Writes one table: methods and ways of personalizing x {S, M} x {Last, Best, |Delta|}, with seconds and bytes. Runs that

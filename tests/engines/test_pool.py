@@ -183,7 +183,7 @@ class TestErrors:
         names = ["client 1", "client 2", "client 3"]
         with pytest.raises(InputError, match=rf"of client 2 ended its process {TRIES} times \(exit code 7\)\.$"):
             list(pool.run(deadly, {}, [1, 7, 3], names))
-        with pytest.raises(InputError, match=r"for client 3 .* \(exit code -9\); there may be too little memory"):
+        with pytest.raises(InputError, match=r"of client 3 .* \(exit code -9\); there may be too little memory"):
             list(pool.run(deadly, {}, [1, 1, -9], names))
 
     def test_errors_come_back_as_they_are(self, pool: Pool) -> None:
@@ -200,7 +200,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("network", "kind", "message"),
         [
-            (Network("no_such_module:factory", 3, 12), InputError, "^The network factory .* cannot be imported"),
+            (Network("no_such_module:factory", 3, 12), InputError, "^The network .* must be importable"),
             (Network("cnn-small", 3, 12, {"depth": 3}), InputError, "does not take these options"),
             (Network(f"{__name__}:failing_factory", 3, 12), WorkerError, r"KeyError\('no such layer'\)(.|\n)*line"),
         ],
@@ -236,7 +236,7 @@ class TestProcesses:
             from fedbasis.networks.models import Network
             from fedbasis.networks.train import Preprocessing, Recipe
             from test_pool import pids, signalled
-            task = Task(Network("cnn-small", 3, 12), Recipe(Preprocessing(12)), 2)
+            task = Task(Network("cnn-small", 3, 12), Recipe(preprocessing=Preprocessing(12)), 2)
             pool = Pool(METHODS["fedavg"].build(METHODS["fedavg"].Config(), task), ["cpu"] * 2)
             results = pool.run(signalled, {{}}, [("", ""), ("", "/never"), ("", "/never")], "abc")
             next(results)

@@ -47,11 +47,11 @@ def reseal(folder: Path, damage: Callable[[], object]) -> None:
 
 # What can be wrong with an artifact of either kind -> a piece of the sentence that must name it.
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "tensors cut short": (lambda f: cut(f / TENSORS, 1000), "cut short or changed"),
+    "tensors cut short": (lambda f: cut(f / TENSORS, 1000), "whole safetensors"),
     "tensors cut short, digest mended": (lambda f: reseal(f, lambda: cut(f / TENSORS, 1000)), "whole safetensors"),
     "tensors empty, digest mended": (lambda f: reseal(f, lambda: cut(f / TENSORS, 0)), "whole safetensors"),
     "a bit flipped at the end": (lambda f: flip_a_bit(f, -1), "cut short or changed"),
-    "a bit flipped in the head": (lambda f: flip_a_bit(f, 20), "cut short or changed"),
+    "a bit flipped in the head": (lambda f: flip_a_bit(f, 20), "whole safetensors"),
     "no tensors": (lambda f: (f / TENSORS).unlink(), "it is missing"),
     "no tensors in the file": (lambda f: rewrite(f, lambda tensors: tensors.clear()), "holds nothing"),
     "no card": (lambda f: (f / CARD).unlink(), f"has no {CARD}"),
@@ -60,10 +60,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "an unknown option": (lambda f: edit(f, lambda c: c["architecture"]["options"].update(x=1)), "options"),
     "an unknown network": (lambda f: edit(f, lambda c: c["architecture"].update(name="lenet")), "lenet"),
     "code from elsewhere": (lambda f: edit(f, lambda c: c["architecture"].update(name="os:system")), "--trust"),
-    "no deviation": (lambda f: edit(f, lambda c: c["preprocessing"].update(std=[0, 1, 1])), "greater than 0"),
+    "no deviation": (lambda f: edit(f, lambda c: c["preprocessing"].update(std=[0, 1, 1])), "above 0"),
     "a mean that is no number": (lambda f: edit(f, lambda c: c["preprocessing"].update(mean=["nan", 0, 0])), "finite"),
     "another resolution": (lambda f: edit(f, lambda c: c["preprocessing"].update(resolution=16)), "resolutions"),
-    "rounds that are a word": (lambda f: edit(f, lambda c: c["provenance"].update(rounds="abc")), "whole number"),
+    "rounds that are a word": (lambda f: edit(f, lambda c: c["provenance"].update(rounds="abc")), "number of rounds"),
     "a class more": (lambda f: edit(f, lambda c: c["classes"].append("star")), "(3, 64) instead of (4, 64)"),
     "NaN": (lambda f: rewrite(f, lambda t: first_weight(t).view(-1)[:1].fill_(torch.nan)), "not finite"),
     "infinity": (lambda f: rewrite(f, lambda t: first_weight(t).view(-1)[-1:].fill_(torch.inf)), "not finite"),
@@ -74,9 +74,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "an unknown key": (lambda f: edit(f, lambda card: card.update(colour="red")), "'colour'"),
     "a key less": (lambda f: edit(f, lambda card: card.pop("classes")), "'classes'"),
     "a wrong kind": (lambda f: edit(f, lambda card: card.update(kind="cat")), "'kind'"),
-    "a card that is a list": (lambda f: (f / CARD).write_text("[1, 2]"), "must be valid"),
-    "a card that is no json": (lambda f: (f / CARD).write_text("{'a': 1"), "must be json"),
-    "a card that is no text": (lambda f: (f / CARD).write_bytes(b"\xff\xfe\x00"), "must be json"),
+    "a card that is a list": (lambda f: (f / CARD).write_text("[1, 2]"), "it must be a table"),
+    "a card that is no json": (lambda f: (f / CARD).write_text("{'a': 1"), "must be JSON"),
+    "a card that is no text": (lambda f: (f / CARD).write_bytes(b"\xff\xfe\x00"), "UTF-8"),
 }  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def test_a_damaged_artifact_is_refused_by_name(damage: str, kind: Any, bases: Pa
     with pytest.raises(InputError) as refusal:
         artifact.load(folder, kind)
     assert expected in str(refusal.value)
-    assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value).splitlines()) <= 2
 
 
 def test_what_is_saved_comes_back_bit_for_bit(bases: Path, tiny: Network) -> None:

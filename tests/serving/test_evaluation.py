@@ -117,9 +117,9 @@ def test_a_client_that_took_part_is_scored_with_what_it_kept(dataset: Path, tmp_
 
 def test_kept_is_refused_where_there_is_nothing_of_its_own(dataset: Path) -> None:
     for method, whom in (("fedavg", "participating"), ("ditto", "new")):
-        with pytest.raises(InputError, match=r"personalize\.ways holds 'client-state'"):
+        with pytest.raises(InputError, match=r"personalize\.ways has 'client-state'"):
             parse(raw(dataset, method, personalize={"whom": whom, "ways": ["client-state"]}))
-    with pytest.raises(InputError, match=r"data\.new_clients is 0, so there is nobody to serve"):
+    with pytest.raises(InputError, match=r"data\.new_clients is 0, so there are no clients to serve"):
         parse(raw(dataset, data={"new_clients": 0, "split": [80, 0, 5, 15]}))
 
 

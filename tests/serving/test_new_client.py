@@ -27,8 +27,8 @@ from shapes import shapes_examples, write_images
 def test_the_method_of_a_card_is_checked(bases: Path) -> None:
     for change, expected in (
         ({"method": "fedcat"}, "must be one of local, .* but it is 'fedcat'"),
-        ({"settings": {"bases": 2, "colour": "red", "tau": -1}}, "but (colour|tau): "),
-        ({"settings": {"bases": "many"}}, "but bases: "),
+        ({"settings": {"bases": 2, "colour": "red", "tau": -1}}, "'settings.(colour|tau)'"),
+        ({"settings": {"bases": "many"}}, "'settings.bases'"),
     ):
         edit(bases, lambda card, change=change: card.update(change))  # type: ignore[misc]
         with pytest.raises(InputError, match=expected) as refusal:

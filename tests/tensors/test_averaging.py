@@ -66,7 +66,7 @@ class TestMeans:
         assert torch.equal(averaged()["w"], whole["w"])
 
     def test_nothing_and_misfits_are_refused(self) -> None:
-        with pytest.raises(InputError, match="none arrived"):
+        with pytest.raises(InputError, match="none was received"):
             OrderedMean(Averaging(kind="median")).result()
         mean = OrderedMean(Averaging(kind="median"))
         mean.add({"w": torch.zeros(2)}, 1.0)

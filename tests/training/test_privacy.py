@@ -134,7 +134,7 @@ class TestWhatIsRefused:
         less = {"model": {n: t for n, t in server["model"].items() if n != name}}
         with pytest.raises(InputError, match=f"The update of b does not fit the network: '{name}' is missing"):
             mechanism().aggregate(method, server, [("a", Sent(server, {})), ("b", Sent(less, {}))], 7, 0)
-        with pytest.raises(InputError, match="none arrived in round 3"):
+        with pytest.raises(InputError, match="none was received in round 3"):
             mechanism().aggregate(method, server, [], 7, 2)
 
 

@@ -21,6 +21,7 @@ from pflbed.terminal import QuietOption, VerboseOption, VersionOption, reflow, r
 app = typer.Typer(
     name="fedbasis",
     no_args_is_help=True,
+    pretty_exceptions_enable=False,
     add_completion=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -302,4 +303,6 @@ reflow(app)
 def main() -> None:
     """Run the command line; turn what a user can mend into one sentence and exit code 2."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if os.name == "nt":  # file locks and limits of processes are those of Unix
+        sys.exit("fedbasis: Training and serving need Linux or macOS, but this is Windows; use WSL.")
     run(app, "fedbasis", "Stopped: nothing half-written is left, and training goes on with the same command.")

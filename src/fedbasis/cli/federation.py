@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 federation = typer.Typer(
     no_args_is_help=True,
+    pretty_exceptions_enable=False,
     help="Train on nodes that keep their data, with Flower: 'init' writes an app, 'up' runs it on this host.",
 )
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder, written by 'init'.")]
+ProjectFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder, written by 'init'.")]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Without TLS and node authentication; use it only to inspect the traffic.")
 ]
@@ -69,7 +70,7 @@ def init(
 
 @federation.command()
 def up(
-    folder: Folder,
+    folder: ProjectFolder,
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Number of nodes to start; unset: all participating ones.")
     ] = None,
@@ -107,7 +108,7 @@ def up(
 
 @federation.command()
 def personalize(
-    folder: Folder,
+    folder: ProjectFolder,
     node: Annotated[
         list[str] | None, typer.Option(help="A node of nodes.toml; unset: all nodes with new = true.")
     ] = None,

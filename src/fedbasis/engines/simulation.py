@@ -16,7 +16,7 @@ CLIENT_STATE = "client_state/"
 
 
 @dataclass(frozen=True)
-class Update:
+class ClientTask:
     """The item of a task: one client's update in one round.
 
     Args:
@@ -35,7 +35,7 @@ class Update:
     client_state: Path | State | None
 
 
-def update(worker: WorkerContext, server: State, item: Update) -> Result:
+def update(worker: WorkerContext, server: State, item: ClientTask) -> Result:
     """Update one client from the server's state, its data and its client state."""
     before = state_of(item.client, item.client_state, item.round)
     received = worker.method.broadcast(server, item.client)
@@ -65,7 +65,7 @@ class Simulation:
     def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent]]:
         """Update the named clients and yield ``(client, update)``, in this order."""
         items = [
-            Update(c, self._data[c], round, self._seed, self.states.reference(c, round, self.workers.same_disk))
+            ClientTask(c, self._data[c], round, self._seed, self.states.reference(c, round, self.workers.same_disk))
             for c in clients
         ]
         results = self.workers.run(update, server, items, clients)

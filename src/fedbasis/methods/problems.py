@@ -37,9 +37,10 @@ def _line(key: str, details: Sequence[ErrorDetails], root: type[BaseModel]) -> s
     if first["type"] == "value_error":
         message = first["msg"].removeprefix("Value error, ")
         return f"'{key}': {message}" if key else message
+    name = f"'{key}'" if key else "it"
     wanted = " or ".join(dict.fromkeys(_requirement(detail) for detail in details))
     got = "" if isinstance(first["input"], (Mapping, BaseModel)) else f", but it is {first['input']!r:.80}"
-    return f"'{key}' must be {wanted}{got}"
+    return f"{name} must be {wanted}{got}"
 
 
 def _requirement(error: ErrorDetails) -> str:  # noqa: PLR0911  (one line for every kind of error)

@@ -37,7 +37,7 @@ MAX_CARD = 16 * 2**20
 Text = Annotated[str, Field(max_length=1000)]
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 Shift = Annotated[float, Field(ge=-1e6, le=1e6)]
-Side = Annotated[int, Field(gt=0, le=4096)]
+_Side = Annotated[int, Field(gt=0, le=4096)]
 Channels = Annotated[int, Field(gt=0, le=256)]
 
 
@@ -46,7 +46,7 @@ class Architecture(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
     name: Text
-    resolution: Side | tuple[Side, Side]
+    resolution: _Side | tuple[_Side, _Side]
     channels: Channels = 3
     options: dict[Text, Any] = Field(default={}, max_length=100)
     blocks: int | dict[Text, list[Text]] | None = None
@@ -56,7 +56,7 @@ class Pixels(BaseModel):
     """How an image becomes an input."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-    resolution: Side | tuple[Side, Side]
+    resolution: _Side | tuple[_Side, _Side]
     mean: tuple[Shift, ...] = Field(min_length=1, max_length=256)
     std: tuple[Positive, ...] = Field(min_length=1, max_length=256)
 

@@ -263,14 +263,14 @@ class TestErrors:
         method = dumps(METHODS["fedavg"].build(METHODS["fedavg"].Config(), task))
         answer, _ = RayWorker(method, "cpu", 1).do(misbehave, 1, packed({}), "")
         assert isinstance(answer, InputError)
-        assert "cannot be imported" in str(answer)
+        assert "must be importable" in str(answer)
         answer, _ = RayWorker(b"no method", "cpu", 1).do(misbehave, 1, packed({}), "")
         assert isinstance(answer, WorkerError)
         assert "UnpicklingError" in str(answer)
 
     def test_without_the_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "ray", None)
-        with pytest.raises(InputError, match=r"pip install 'fedbasis\[ray\]'"):
+        with pytest.raises(InputError, match=r"pip install -e '\.\[ray\]'"):
             library()
 
     def test_an_address_where_nobody_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:

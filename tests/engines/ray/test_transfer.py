@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedbasis.engines.ray.transfer import ObjectCache, Placeholder, extract, from_arrays, insert, to_arrays
-from fedbasis.engines.simulation import Update
+from fedbasis.engines.simulation import ClientTask
 from fedbasis.methods.base import Adaptation
 from fedbasis.networks.train import Examples, examples_of
 from fedbasis.serving.evaluation import ServeTask
@@ -84,7 +84,7 @@ def test_copies_of_the_same_images_have_the_same_key_and_others_another(mapped: 
 def test_examples_and_what_a_client_keeps_arrive(tmp_path: Path) -> None:
     kept = {"a": {"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor(3)}, "empty": {}}
     data = shapes_examples(5)
-    got = arrived(Update("c", data, 1, 7, kept))
+    got = arrived(ClientTask("c", data, 1, 7, kept))
     assert isinstance(got.data, Examples)
     assert torch.equal(got.data.pixels, data.pixels)
     assert torch.equal(got.data.labels, data.labels)
