@@ -17,7 +17,7 @@ SIX = {"init", "broadcast", "client_update", "aggregate", "model", "adapt"}
 HELPERS = {"build", "bind", "setup", "mean", "serving", "updates", "insight"}
 DECLARED = {"about", "ways", "Config", "serving_type", "updates_type", "insight_type", "state_group"}
 BESIDE: dict[type, set[str]] = {
-    Serving: {"published", "check", "participant", "probabilities"},
+    Serving: {"published", "check", "check_learned", "participant", "probabilities"},
     Updates: {
         "averages", "needs_single_updates", "require_clients", "reference", "as_averageable", "from_average",
         "require_average",
@@ -86,7 +86,7 @@ def test_nothing_is_kept_on_the_object_but_settings(variant: str, recipe: Recipe
 
 
 def test_wrong_settings_are_refused_with_a_sentence() -> None:
-    with pytest.raises(InputError, match=r"The settings of FedBasis must be right, but 'colour'.*settings: bases"):
+    with pytest.raises(InputError, match=r"The settings of FedBasis: 1 problem\n  'colour' is not a key"):
         METHODS["fedbasis"](colour="red")
 
 

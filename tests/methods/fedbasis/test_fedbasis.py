@@ -113,7 +113,7 @@ def test_too_few_clients_for_the_bases_are_refused_at_once(recipe: Recipe) -> No
 
 def test_random_bases_take_no_pretrained_weights(recipe: Recipe) -> None:
     task = replace(make("fedavg", recipe).task, weights={"fc.bias": torch.zeros(3)})
-    with pytest.raises(InputError, match="takes no pretrained weights"):
+    with pytest.raises(InputError, match="must have no pretrained weights"):
         METHODS["fedbasis"].build(fedbasis_config(bases=2, init="random", warm_start=0), task)
     with pytest.raises(InputError, match="at least 2 rounds"):
         METHODS["fedbasis"].build(fedbasis_config(bases=2), replace(task, rounds=1))
