@@ -126,5 +126,5 @@ class TestKNNPer:
         assert torch.equal(method.serving.probabilities(context.model, learned, pixels), wanted)
 
     def test_a_weight_that_is_no_share_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="share from 0 to 1"):
+        with pytest.raises(ValueError, match="number from 0 to 1"):
             KNNPerConfig(k=3, lam=1.5, scale=1.0)
