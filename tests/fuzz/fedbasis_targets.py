@@ -214,7 +214,7 @@ def block(folder: Path) -> Prepared:
     content = packed(state()).tobytes()
 
     def prepare(rng: Random) -> Attempt:
-        changed = np.frombuffer(bytes_mutant(content, rng), dtype=np.uint8)
+        changed = np.frombuffer(bytes_mutant(content, rng), dtype=np.uint8).copy()
         return lambda: {name: float(t.double().sum()) for g in unpacked(changed).values() for name, t in g.items()}
 
     return prepare
@@ -229,7 +229,7 @@ def message(folder: Path) -> Prepared:
 
         def read() -> None:
             for payload in from_bytes(changed):
-                unpacked(np.asarray(payload.block))
+                unpacked(np.array(payload.block))
 
         return read
 

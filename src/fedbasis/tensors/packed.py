@@ -99,6 +99,7 @@ def _unpacked(block: NDArray[np.uint8], where: str) -> tuple[State, str]:
         if len(block) != first + header["size"]:
             raise ValueError("its length differs from its header")
         state: State = {group: {} for group in header["groups"]}
+        note = str(header["note"])
         for group, name, kind, shape, place in header["tensors"]:
             dtype: torch.dtype = DTYPES[kind]
             size = prod(shape) * dtype.itemsize
@@ -112,7 +113,7 @@ def _unpacked(block: NDArray[np.uint8], where: str) -> tuple[State, str]:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, IndexError, OverflowError) as error:
         raise InputError(f"{where} must be whole, but it was cut short or changed ({error}).") from error
-    return state, str(header["note"])
+    return state, note
 
 
 def _map(file: Path | BinaryIO) -> NDArray[np.uint8]:
