@@ -83,5 +83,5 @@ class TestIFCA:
             method.aggregate(
                 server, [("x", Sent({MODEL: models[0], "choice": {"cluster": torch.tensor(3)}}, {"examples": 1.0}))], 0
             )
-        with pytest.raises(InputError, match="none arrived"):
+        with pytest.raises(InputError, match="none was received"):
             method.aggregate(server, iter(()), 0)

@@ -31,9 +31,8 @@ def test_the_method_of_a_card_is_checked(bases: Path) -> None:
         ({"settings": {"bases": "many"}}, "'settings.bases'"),
     ):
         edit(bases, lambda card, change=change: card.update(change))  # type: ignore[misc]
-        with pytest.raises(InputError, match=expected) as refusal:
+        with pytest.raises(InputError, match=expected):
             method_of(artifact.read_card(bases))
-        assert "\n" not in str(refusal.value)
         edit(bases, lambda card: card.update(method="fedbasis", settings={"bases": 2}))
     assert method_of(artifact.read_card(bases)).about.name == "fedbasis"
 

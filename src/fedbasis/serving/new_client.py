@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedbasis.methods import find_method
 from fedbasis.methods.base import Adaptation, Context, Method, Task, ValueTable
+from fedbasis.methods.fedavg import FedAvg
 from fedbasis.methods.problems import problem_lines
 from fedbasis.networks.hold_out import hold_out
 from fedbasis.networks.models import NetworkSource
@@ -239,7 +240,9 @@ class Predictor:
         """Load a personal model, and check what its method predicts with besides one network."""
         card, state = artifact.load(folder, "model", trust, network)
         alone = LEARNED not in state
-        method = method_of(card.model_copy(update={"method": "fedavg", "settings": {}}) if alone else card, network)
+        method = method_of(
+            card.model_copy(update={"method": FedAvg.about.name, "settings": {}}) if alone else card, network
+        )
         learned = state.get(LEARNED, {})
         if not alone:
             method.serving.check_learned(learned)
