@@ -20,7 +20,7 @@ class TestAggregation:
     def test_what_makes_no_sense_is_refused_with_a_sentence(self) -> None:
         examples = {"weighting": "examples"}
         assert not problems(aggregation={"mean": "median", "clip": 3.0})
-        assert "how many images they say" in problems(aggregation={"mean": "trimmed"}, train=examples)
+        assert "number of images that they report" in problems(aggregation={"mean": "trimmed"}, train=examples)
         assert "averages nothing" in problems(aggregation={"clip": 1.0}, method={"name": "local"})
         assert "aggregation.trim" in problems(aggregation={"trim": 0.5})
         assert "aggregation.mean" in problems(aggregation={"mean": "middle"})
@@ -39,8 +39,8 @@ def test_settings_that_break_the_promise() -> None:
             parse({"method": {"name": "fedavg"}, "privacy": {"noise_multiplier": 1.0}, **changed})
         return str(error.value)
 
-    assert "would count more" in problems(train={"weighting": "examples"})
-    assert "leave [aggregation] out" in problems(aggregation={"mean": "median"})
-    assert "leave [aggregation] out" in problems(aggregation={"clip": 1.0})
+    assert "would have a larger weight" in problems(train={"weighting": "examples"})
+    assert "remove [aggregation]" in problems(aggregation={"mean": "median"})
+    assert "remove [aggregation]" in problems(aggregation={"clip": 1.0})
     secret = {"noise_multiplier": 1.0, "noise_seed": "secret"}
-    assert "each of them predicts" in problems(privacy=secret, personalize={"whom": "participating"})
+    assert "results of each of them" in problems(privacy=secret, personalize={"whom": "participating"})

@@ -33,7 +33,7 @@ def test_a_checkpoint_comes_back_bit_for_bit(run: Run) -> None:
 def test_a_checkpoint_that_is_not_whole_or_of_another_version_is_refused(run: Run) -> None:
     run.save_checkpoint(STATE, 7)
     whole = run.checkpoint.read_bytes()
-    for content in (whole[:-1], whole[:20], b"", whole.replace(b'"format":"2"', b'"format":"1"')):
+    for content in (whole[:-1], whole[:20], b"", whole.replace(b'"format":"3"', b'"format":"1"')):
         assert content != whole
         run.checkpoint.write_bytes(content)
         with pytest.raises(InputError, match=r"must be as this version wrote it, .*remove it"):
