@@ -27,11 +27,14 @@ settings.load_profile("steady")
 LONGEST = (
     "test_federation.py",
     "test_every_method.py",
-    "test_reproduce.py",
-    "test_resume.py",
-    "test_pool.py",
     "test_wheel.py",
+    "test_run.py",
+    "test_fedbasis.py",
+    "test_bring_your_own.py",
     "test_ray.py",
+    "test_pool.py",
+    "test_execute.py",
+    "test_api.py",
 )
 
 
