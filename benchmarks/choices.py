@@ -33,8 +33,6 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     "FedAvg": {"name": "fedavg"},
     "Per-FedAvg": {"name": "per-fedavg-fo"},
     "as it is": {},
-    "statistics frozen": {"new_client_statistics": "frozen"},
-    "statistics by batch": {"new_client_statistics": "batch"},
     "no major basis": {"major": False},
     "warm start 0.5": {"warm_start": 0.5},
     "warm start 0.15": {"warm_start": 0.15},

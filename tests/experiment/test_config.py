@@ -149,6 +149,7 @@ OTHER: dict[str, Any] = {  # values that cannot be guessed from the present one
     "personalize.whom": "participating",
     "personalize.ways": ("lp",),
     "personalize.rates": (0.5,),
+    "personalize.statistics": ("frozen",),
     "machine.engine": "serial",
     "machine.workers": 3,
     "machine.device": "cpu",

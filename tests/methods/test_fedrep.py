@@ -61,7 +61,9 @@ class TestFedRep:
         server, _ = federate(method, clients(3))
         context = Context(SEED, "new", method.task.network.workspace())
         _, kept = method.client_update(server, None, data, context)
-        plan = Adaptation(epochs=4, rate=recipe.rate, decay=recipe.decay, momentum=recipe.momentum, batch=64)
+        plan = Adaptation(
+            epochs=4, rate=recipe.rate, decay=recipe.decay, momentum=recipe.momentum, batch=64, statistics="frozen"
+        )
         probe = personalize(method, server, "lp", data, context, plan).last.tensors
         assert kept is not None
         assert close({name: probe[name] for name in kept["personal"]}, kept["personal"], 1e-5)

@@ -125,7 +125,9 @@ class TestFedRoD:
         method = build("fedrod", recipe)
         server, _ = federate(method, self.data())
         context = Context(SEED, "new", method.task.network.workspace())
-        free, held = (Adaptation(epochs=4, rate=0.05, decay=decay, batch=5) for decay in (0.0, 0.3))
+        free, held = (
+            Adaptation(epochs=4, rate=0.05, decay=decay, batch=5, statistics="frozen") for decay in (0.0, 0.3)
+        )
         data = uneven(7, 2, 4, seed=9)
         for plan, agree in ((free, True), (held, False)):
             rod, probe = (personalize(method, server, how, data, context, plan) for how in ("rod", "lp"))

@@ -17,7 +17,7 @@ SIX = {"init", "broadcast", "client_update", "aggregate", "model", "adapt"}
 HELPERS = {"build", "bind", "setup", "mean", "serving", "updates", "insight"}
 DECLARED = {"about", "ways", "Config", "serving_type", "updates_type", "insight_type", "state_group"}
 BESIDE: dict[type, set[str]] = {
-    Serving: {"published", "check", "check_learned", "participant", "probabilities"},
+    Serving: {"published", "check", "check_learned", "participant", "refit", "probabilities"},
     Updates: {
         "averages", "needs_single_updates", "require_clients", "reference", "as_averageable", "from_average",
         "require_average",

@@ -64,7 +64,10 @@ class TestPCA:
         task = task_of(recipe, norm)
         method, data = method_of("pca-k", task, components=2), shapes_examples(12, seed=5)
         server, _, _ = run_rounds(method, clients())
-        context, plan = Context(7, "new", task.network.workspace()), Adaptation(epochs=3, rate=0.05)
+        context, plan = (
+            Context(7, "new", task.network.workspace()),
+            Adaptation(epochs=3, rate=0.05, statistics="frozen"),
+        )
         seen: list[Tensors] = []
 
         def watch(now: Context, _: Tensors) -> float:

@@ -14,23 +14,27 @@ from fedbasis.experiment.config import parse
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Context
 from fedbasis.networks.train import examples_of, predict
-from fedbasis.serving.evaluation import chosen_rates, summarize
+from fedbasis.serving.evaluation import chosen_settings, summarize
 from fedbasis.training.runs import read_lines
 from pflbed import Client, InputError, weighted_accuracy
 from small_experiments import CHOICES, raw, small
 
 
-def test_rate_is_chosen_by_the_mean_last_validation_score() -> None:
-    def record(client: str, rate: float, scores: list[float]) -> dict[str, Any]:
-        return {"client": client, "how": "ft", "size": "S", "rate": rate, "validation": scores}
+def test_rate_and_statistics_are_chosen_by_the_mean_last_validation_score() -> None:
+    def record(client: str, rate: float, statistics: str, scores: list[float]) -> dict[str, Any]:
+        return {
+            "client": client, "how": "ft", "size": "S", "rate": rate, "statistics": statistics, "validation": scores
+        }  # fmt: skip
 
     records = [
-        record("a", 0.1, [0.9, 0.1]),
-        record("b", 0.1, [0.9, 0.9]),
-        record("a", 0.2, [0.1, 0.6]),
-        record("b", 0.2, [0.1, 0.6]),
+        record("a", 0.1, "own", [0.9, 0.1]),
+        record("b", 0.1, "own", [0.9, 0.9]),
+        record("a", 0.2, "own", [0.1, 0.6]),
+        record("b", 0.2, "own", [0.1, 0.6]),
     ]
-    assert chosen_rates(records) == {("ft", "S"): 0.2}
+    assert chosen_settings(records) == {("ft", "S"): (0.2, "own")}
+    better = [record(client, 0.1, "frozen", [0.1, 0.7]) for client in "ab"]
+    assert chosen_settings([*records, *better]) == {("ft", "S"): (0.1, "frozen")}
 
 
 def test_summary_equals_the_formula_by_hand(dataset: Path, tmp_path: Path) -> None:
@@ -40,7 +44,7 @@ def test_summary_equals_the_formula_by_hand(dataset: Path, tmp_path: Path) -> No
     for row in summarize(type(prepared.method), records, prepared.new):
         scores = []
         for record in records:
-            if (record["how"], record["size"], record["rate"]) != (row.how, row.size, row.rate):
+            if any(record[key] != getattr(row, key) for key in ("how", "size", "rate", "statistics")):
                 continue
             client = prepared.new[record["client"]]
             total = right = 0.0

@@ -44,12 +44,14 @@ def personalize(
         str | None,
         typer.Option(
             help="none, lp, ft, ft-prox, bn, or one of the method's own ways (see 'fedbasis methods'), which may be "
-            "followed by +lp or +ft; unset: the method's default, for FedBasis coefficients+classifier."
+            "followed by +lp or +ft; unset: the method's default, for FedBasis coefficients+classifier. @frozen, @own "
+            "or @shrunk at the end chooses the normalization statistics: the server's, the client's, a mean of both."
         ),
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="How often to go through the images.")] = 20,
     rate: Annotated[
-        float, typer.Option(min=1e-9, help="Learning rate of the classifier, lp or ft; coefficients have their own.")
+        float,
+        typer.Option(min=1e-9, help="Learning rate of the classifier, lp or ft; of coefficients, a multiple."),
     ] = 0.005,
     batch: Annotated[int, typer.Option(min=1, help="How many images a step sees.")] = 16,
     seed: Annotated[int, typer.Option(min=0, help="Decides the order of the images and which are held out.")] = 0,

@@ -23,7 +23,6 @@ from fedbasis.experiment.setup import TrainingRun, method_for
 from fedbasis.methods.base import Method
 from fedbasis.networks.models import Network
 from fedbasis.serving.evaluation import EvaluationPlan, ServingCurve, evaluate, summarize
-from fedbasis.serving.personalize import UNTRAINED
 from fedbasis.training.events import (
     ClientServed,
     Emit,
@@ -90,12 +89,13 @@ class Prepared:
     def plan(self) -> EvaluationPlan:
         """How these clients are personalized and scored."""
         p = self.experiment.personalize
-        return EvaluationPlan(
-            ways=p.ways or self.method.ways.default,
+        return EvaluationPlan.of(
+            self.method,
+            ways=p.ways,
             sizes=self.sizes,
             rates=p.rates,
+            statistics=p.statistics,
             adaptation=p.adaptation(),
-            rate_free=(*UNTRAINED, *self.method.ways.rate_free),
         )
 
     @property

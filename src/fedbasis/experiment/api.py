@@ -24,11 +24,11 @@ from fedbasis.experiment.config import parse
 from fedbasis.methods import name_of
 from fedbasis.methods.base import Adaptation, Method, ValueTable
 from fedbasis.networks.models import Network, NetworkSource
+from fedbasis.networks.statistics import Statistics
 from fedbasis.networks.train import Examples, predict
 from fedbasis.serving import artifact, new_client
 from fedbasis.serving.evaluation import EvaluationPlan, ResultRow, summarize
 from fedbasis.serving.evaluation import evaluate as evaluate_clients
-from fedbasis.serving.personalize import UNTRAINED
 from fedbasis.serving.tables import from_record
 from fedbasis.tensors.packed import packed
 from fedbasis.tensors.params import State
@@ -285,6 +285,7 @@ def personalize(
     epochs: int = 20,
     rate: float = 0.005,
     batch: int = 16,
+    statistics: Statistics | None = None,
     seed: int = 0,
     keep: Literal["last", "best"] = "last",
 ) -> Personal:
@@ -300,8 +301,11 @@ def personalize(
         way: How to personalize: "none", "lp", "ft", "ft-prox", "bn", or one of the method's own (``method.ways.own``).
             None: the method's default, which is "coefficients+classifier" for FedBasis.
         epochs: Passes over the images.
-        rate: Learning rate of the classifier, or of all weights when fine-tuning; coefficients have their own.
+        rate: Learning rate of the classifier, or of all weights when fine-tuning; that of coefficients is a multiple
+            of it.
         batch: Images of a step.
+        statistics: Normalization statistics: "frozen" (the server's), "own" (the client's), "shrunk" (a mean of both);
+            None: the way's default.
         seed: Decides the order of the images and which are held out.
         keep: The model of the last epoch, or of the best one on held-out images.
 
@@ -322,7 +326,7 @@ def personalize(
         data, bad = new_client.read_folder(Path(images), card)
     else:
         data = _examples(images, labels, card)
-    plan = Adaptation(epochs=epochs, rate=rate, batch=batch)
+    plan = Adaptation(epochs=epochs, rate=rate, batch=batch, statistics=statistics)
     served = new_client.serve(
         trained.method, card, trained.state, data, way, plan, seed, keep=keep, bad=bad, bases="the trained method",
         folder=where,
@@ -338,6 +342,7 @@ def evaluate(
     ways: Sequence[str] | None = None,
     sizes: Sequence[str] | None = None,
     rates: Sequence[float] = (0.005, 0.01, 0.05),
+    statistics: Sequence[Statistics] | None = None,
     epochs: int = 20,
     batch: int = 16,
     validate_every: int = 1,
@@ -349,8 +354,9 @@ def evaluate(
 ) -> Scores:
     """Personalize for every client, and score the result on its test images.
 
-    The learning rate is chosen per way and size by the clients' mean validation accuracy, the Best epoch by each
-    client's; test images choose nothing. If the training has a run folder, the results are written there for reports.
+    The learning rate and the normalization statistics are chosen per way and size by the clients' mean validation
+    accuracy, the Best epoch by each client's; test images choose nothing. If the training has a run folder, the results
+    are written there for reports.
 
     Args:
         trained: What ``train`` or ``load`` returned.
@@ -358,6 +364,8 @@ def evaluate(
         ways: How to personalize; None: the method's default ways.
         sizes: Which shares of a client's images to try; None: all that the clients have.
         rates: Learning rates to choose from.
+        statistics: Normalization statistics to choose from: "frozen" (the server's), "own" (the client's), "shrunk" (a
+            mean of both); None: every way's default.
         epochs: Passes over a client's images.
         batch: Images of a step.
         validate_every: Epochs between two validations.
@@ -384,12 +392,13 @@ def evaluate(
         )
     method = trained.method
     first = next(iter(clients.values()))
-    plan = EvaluationPlan(
-        ways=tuple(ways or method.ways.default),
+    plan = EvaluationPlan.of(
+        method,
+        ways=ways,
         sizes=tuple(sizes or first.sizes),
-        rates=tuple(rates),
+        rates=rates,
+        statistics=statistics,
         adaptation=Adaptation(epochs=epochs, rate=rates[0], batch=batch, validate_every=validate_every),
-        rate_free=(*UNTRAINED, *method.ways.rate_free),
     )
     total = len(plan.jobs(clients))
     served: list[dict[str, Any]] = []

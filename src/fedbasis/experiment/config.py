@@ -20,9 +20,10 @@ from fedbasis.methods.base import Adaptation, Method, MethodConfig
 from fedbasis.methods.problems import problem_lines
 from fedbasis.networks.models import MODELS, NETWORKS
 from fedbasis.networks.resolve import all_names
+from fedbasis.networks.statistics import Statistics
 from fedbasis.networks.train import Augment, Preprocessing, Recipe
 from fedbasis.networks.weights import weights_path
-from fedbasis.serving.personalize import CLIENT_STATE, all_ways
+from fedbasis.serving.personalize import CLIENT_STATE, all_ways, split_way
 from pflbed import Spec
 from pflbed.dataset import EMBEDDED
 from pflbed.errors import InputError, InputListError, did_you_mean
@@ -160,7 +161,8 @@ class PersonalizeConfig(ConfigSection):
         default=None,
         min_length=1,
         max_length=100,
-        description="none, lp, ft, ft-prox, bn, the method's own, own+lp, own+ft, client-state; unset: the method's",
+        description="none, lp, ft, ft-prox, bn, the method's own, own+lp, own+ft, client-state; unset: the method's; "
+        "@frozen, @own or @shrunk after a way fixes its statistics",
     )
     epochs: int = Field(default=20, ge=1, le=100_000, description="epochs of personalization")
     rates: Annotated[tuple[Rate, ...], Strict(False)] = Field(
@@ -173,6 +175,16 @@ class PersonalizeConfig(ConfigSection):
     decay: float = Field(default=1e-4, ge=0, le=1000, description="weight decay")
     batch: int = Field(default=16, ge=1, le=1_000_000, description="images per step")
     prox: float = Field(default=1.0, gt=0, le=1e6, description="strength of the proximal term of ft-prox")
+    statistics: Annotated[tuple[Statistics, ...], Strict(False)] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=3,
+        description="normalization statistics: frozen (the server's), own (the client's), shrunk (a mean of both); "
+        "one is chosen on validation data; unset: frozen where little is trained, else own",
+    )
+    prior_images: float = Field(
+        default=16.0, gt=0, le=1e6, description="for shrunk: how many images the server's statistics count as"
+    )
     validate_every: int = Field(
         default=1,
         ge=1,
@@ -189,6 +201,7 @@ class PersonalizeConfig(ConfigSection):
             momentum=self.momentum,
             batch=self.batch,
             prox=self.prox,
+            prior_images=self.prior_images,
             validate_every=self.validate_every,
         )
 
@@ -329,7 +342,7 @@ def _misfits(experiment: Experiment, kind: type[Method] | None) -> list[str]:
     if kind is not None:
         takes_part = experiment.personalize.whom == "participating"
         allowed = (*all_ways(kind), *((CLIENT_STATE,) if takes_part and kind.state_group else ()))
-        wrong = [way for way in experiment.personalize.ways or () if way not in allowed]
+        wrong = [way for way in experiment.personalize.ways or () if split_way(way)[0] not in allowed]
         problems += [f"personalize.ways has '{way}'{did_you_mean(way, list(allowed))}" for way in wrong]
     problems += unprotected(
         experiment.aggregation,

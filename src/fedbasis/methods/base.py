@@ -25,6 +25,7 @@ from fedbasis.methods.problems import problem_lines
 from fedbasis.methods.task import MethodConfig as MethodConfig  # noqa: PLC0414  (methods import these from here)
 from fedbasis.methods.task import Task as Task  # noqa: PLC0414
 from fedbasis.networks.models import NetworkSource
+from fedbasis.networks.statistics import Statistics
 from fedbasis.networks.train import Examples, Recipe, predict
 from fedbasis.tensors.averaging import Averaging
 from fedbasis.tensors.flat import FlatModel
@@ -114,6 +115,9 @@ class Adaptation:
         momentum: The momentum of SGD.
         batch: Images per batch.
         prox: The strength of the proximal term towards the server's model, for ways that have one.
+        statistics: The normalization statistics: "frozen", "own" or "shrunk" (``networks.statistics``); None: the way's
+            default.
+        prior_images: How many images the server's statistics count as when they are shrunk.
         validate_every: Epochs between two evaluations on validation data, which can cost more than training.
     """
 
@@ -123,6 +127,8 @@ class Adaptation:
     momentum: float = 0.9
     batch: int = 16
     prox: float = 1.0
+    statistics: Statistics | None = None
+    prior_images: float = 16.0
     validate_every: int = 1
 
     def recipe(self, base: Recipe) -> Recipe:
@@ -163,10 +169,14 @@ class Ways:
     """Names of the method's own ways, which ``adapt`` implements."""
     default: tuple[str, ...] = ("none", "lp", "ft")
     """The ways that are evaluated by default; ``fedbasis personalize`` uses the last one."""
+    followed: tuple[str, ...] = ()
+    """``own+lp`` and ``own+ft`` that ``adapt`` implements too, because more than the working model is trained."""
     rate_free: tuple[str, ...] = ()
     """Those of its own ways that do not depend on the learning rate, so that no rate is tuned."""
     head_only: tuple[str, ...] = ()
     """Those of its own ways that train only the classifier, from the server's model."""
+    frozen: tuple[str, ...] = ()
+    """Those of its own ways that learn so little that the server's normalization statistics are the default."""
     one_network: bool = True
     """Whether a personalized client is one ordinary network; if not, predictions need other learned tensors too."""
     suffixes: Mapping[str, str] = field(default_factory=dict)
@@ -237,6 +247,13 @@ class Serving(Companion):
         """
         model: Tensors = self.method.model(server)
         return model if state is None else {**model, **state[self.method.state_group]}
+
+    def refit(self, way: str, data: Examples, context: Context) -> Tensors:
+        """Return what a client predicts with besides its model, after the model of ``way`` was trained further.
+
+        By default nothing: the model is enough.
+        """
+        return {}
 
     def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
         """Return the class probabilities of images.

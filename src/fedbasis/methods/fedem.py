@@ -5,10 +5,12 @@ l_k(i) the loss of client m's example i under component k, a round at client m i
     E step:  q_i(k) = pi_mk exp(-l_k(i)) / sum_j pi_mj exp(-l_j(i))
     M step:  pi_mk = mean_i q_i(k);   theta_k is trained on the weighted loss  mean_i q_i(k) l_k(i)
 and the server averages each theta_k over the clients, by their examples (or uniformly, as the task says). A client
-predicts sum_k pi_mk softmax(h_k(x)). A new client repeats both steps for pi, with the components frozen.
+predicts sum_k pi_mk softmax(h_k(x)). A new client repeats both steps for pi, with the components frozen; ``fedem+ft``
+and ``fedem+lp`` then train all components, or their classifiers, by both steps, an epoch of SGD in every M step.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -83,6 +85,7 @@ class FedEM(MultiModel):
     ways: ClassVar[Ways] = Ways(
         own=("fedem",),
         default=("fedem",),
+        followed=("fedem+lp", "fedem+ft"),
         rate_free=("fedem",),
         one_network=False,
     )
@@ -139,21 +142,45 @@ class FedEM(MultiModel):
     def adapt(
         self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
-        """Take EM steps for pi; the component with the most weight is in the model, the others are in ``learned``."""
+        """Take EM steps for pi, then train the components if the way says so.
+
+        The component with the most weight is in the model, the others are in ``learned``.
+        """
         components = self.models(server)
         losses, pi = self.losses(components, data, context), self._uniform()
         for _ in range(plan.epochs):
             pi = responsibilities(losses, pi).mean(0)
-            first = int(pi.argmax())
-            context.model.load(components[first])
-            others = {
-                f"{k}:{name}": tensor
-                for k, component in enumerate(components)
-                if k != first
-                for name, tensor in component.items()
-            }
-            likelihood = torch.logsumexp(pi.log() - losses, dim=1).mean()
-            yield -float(likelihood), {"pi": pi.float(), **others}
+            if way == "fedem":
+                yield self._mixture(components, pi, losses, context)
+        if way == "fedem":
+            return
+        names = self.task.head & self.task.parameters if way.endswith("+lp") else None
+        recipe = replace(plan.recipe(self.task.recipe), epochs=1)
+        for epoch in range(plan.epochs):
+            q = responsibilities(losses, pi)
+            for k, component in enumerate(components):
+                context.model.load(component)
+                objective = weighted(q[:, k].to(context.model.weights[0]))
+                generator = context.generator("adapt", epoch)
+                local_sgd(context.model, data, recipe, generator, names=names, objective=objective)
+                components[k] = context.model.tensors()
+            pi, losses = q.mean(0), self.losses(components, data, context)
+            yield self._mixture(components, pi, losses, context)
+
+    def _mixture(
+        self, components: Sequence[Tensors], pi: Tensor, losses: Tensor, context: Context
+    ) -> tuple[float, Tensors]:
+        """Load the component with the most weight; return the negative log-likelihood, and the weights and others."""
+        first = int(pi.argmax())
+        context.model.load(components[first])
+        others = {
+            f"{k}:{name}": tensor
+            for k, component in enumerate(components)
+            if k != first
+            for name, tensor in component.items()
+        }
+        likelihood = torch.logsumexp(pi.log() - losses, dim=1).mean()
+        return -float(likelihood), {"pi": pi.float(), **others}
 
     def _uniform(self) -> Tensor:
         return torch.full((self.count,), 1 / self.count)

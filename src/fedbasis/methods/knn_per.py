@@ -67,6 +67,10 @@ class KNNPerServing(Serving):
         if not 0 <= share <= 1 or not len(features):
             raise InputError("A datastore must hold images and a weight from 0 to 1, but it does not.")
 
+    def refit(self, way: str, data: Examples, context: Context) -> Tensors:
+        """Store the client's images again, by the features of the model as it is now."""
+        return self.method.datastore(data, context)[1]
+
     def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
         """Mix the model's prediction with the neighbours'; without a datastore it is the model's."""
         if "features" not in learned:
@@ -102,13 +106,17 @@ class KNNPer(FedAvg):
     ) -> Iterator[tuple[float, Tensors]]:
         """Store the client's features and labels; no gradient is taken and the model stays the global one."""
         context.model.load(self.model(server))
+        yield self.datastore(data, context)
+
+    def datastore(self, data: Examples, context: Context) -> tuple[float, Tensors]:
+        """Return the leave-one-out loss of the mixture, and the features and labels of the client's images."""
         probabilities, features = self.features(context.model, data.pixels)
         labels = data.labels.cpu().long()
         votes = self.vote(features, features, labels, leave_one_out=True)
         lam = best_share(votes, probabilities, labels) if self.config.lam == "tuned" else self.config.lam
         true = (lam * votes + (1 - lam) * probabilities).gather(1, labels[:, None])
         loss = float(-true.clamp_min(1e-12).log().mean())
-        yield loss, {"features": features, "labels": labels, "lam": torch.tensor(lam, dtype=torch.float32)}
+        return loss, {"features": features, "labels": labels, "lam": torch.tensor(lam, dtype=torch.float32)}
 
     def features(self, model: FlatModel, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the model's class probabilities and features."""

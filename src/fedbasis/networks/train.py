@@ -162,7 +162,7 @@ def backward_passes(
         recipe: Epochs, batch size, augmentation and preprocessing.
         generator: Draws the batches and the augmentation.
         statistics: "batch" normalizes by the batch, as in training; "frozen" uses the running statistics and does not
-            change them.
+            change them, as does a model with ``frozen_statistics``.
         only: The range of passes to run, as (start, stop); None: all.
         objective: The loss; None: the mean cross entropy.
 
@@ -177,7 +177,7 @@ def backward_passes(
             passed += 1
             if only is not None and not only[0] < passed <= only[1]:
                 continue
-            by_batch = statistics == "batch" and len(rows) > 1
+            by_batch = statistics == "batch" and not model.frozen_statistics and len(rows) > 1
             if model.module.training is not by_batch:  # setting the mode costs as much as a small layer
                 model.module.train(by_batch)
             pixels = augmented(data.pixels.index_select(0, rows), recipe.augment, generator).to(device)

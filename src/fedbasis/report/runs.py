@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedbasis.serving.evaluation import ResultRow
-from fedbasis.serving.personalize import label
+from fedbasis.serving.personalize import label, split_way, statistics_suffix
 from fedbasis.serving.tables import from_record
 from fedbasis.training.runs import Run, read_lines
 from pflbed import weighted_accuracy
@@ -36,7 +36,7 @@ ROUND: Fields = {
 }  # fmt: skip
 RECORD: Fields = {
     "client": str, "how": str, "size": str, "rate": NUMBER, "validation": list, "validate_every": int,
-    "learned": dict | None,
+    "statistics": str | None, "learned": dict | None,
 }  # fmt: skip
 PREDICTIONS: Fields = {"last_predicted": list, "best_predicted": list}
 """Class indices of all test images: too long to keep in memory."""
@@ -198,7 +198,9 @@ class RunData:
 
     def label(self, how: str) -> str:
         """Name the method and a way of personalizing as tables do."""
-        return str(self.about["labels"].get(how) or label(self.method, how))
+        way, fixed = split_way(how)
+        known = self.about["labels"].get(way)
+        return label(self.method, how) if known is None else str(known) + statistics_suffix(fixed)
 
     @property
     def phase_ends(self) -> list[tuple[int, str]]:
@@ -218,11 +220,13 @@ class RunData:
         return next((row for row in self.rows if (row.how, row.size) == (how, size)), None)
 
     def at_rate(self, how: str, size: str, rate: float) -> list[dict[str, Any]]:
-        """Return the evaluation records at one learning rate."""
-        return [r for r in self.records if (r["how"], r["size"], r["rate"]) == (how, size, rate)]
+        """Return the evaluation records at one learning rate, with the statistics chosen there on validation images."""
+        mine = [r for r in self.records if (r["how"], r["size"], r["rate"]) == (how, size, rate)]
+        best = best_statistics(mine)
+        return [r for r in mine if r.get("statistics") == best]
 
     def chosen(self, how: str, size: str) -> list[dict[str, Any]]:
-        """Return the evaluation records at the learning rate chosen on validation images."""
+        """Return the evaluation records at the learning rate and statistics chosen on validation images."""
         row = self.row(how, size)
         return [] if row is None else self.at_rate(how, size, row.rate)
 
@@ -241,10 +245,15 @@ class RunData:
         return found
 
     def accuracies(self, how: str, size: str) -> dict[float, tuple[float, float]]:
-        """Return the mean Last and Best of the clients at every learning rate, from the logged predictions."""
+        """Return the mean Last and Best of the clients at every learning rate, from the logged predictions.
+
+        Where several statistics were tried, they are chosen at every rate on validation images.
+        """
         found: dict[float, list[list[float]]] = {}
+        rates = {r["rate"] for r in self.records if (r["how"], r["size"]) == (how, size)}
+        chosen = {(rate, r.get("statistics")) for rate in rates for r in self.at_rate(how, size, rate)[:1]}
         for line in _lines(self.run.evaluation, {**RECORD, **PREDICTIONS}):
-            if (line["how"], line["size"]) == (how, size):
+            if (line["how"], line["size"]) == (how, size) and (line["rate"], line.get("statistics")) in chosen:
                 scores = [self._accuracy(line["client"], line[key]) for key in PREDICTIONS]
                 found.setdefault(line["rate"], []).append(scores)
         means = {rate: np.mean(scores, axis=0) for rate, scores in found.items()}
@@ -326,6 +335,14 @@ def numbers(lines: Iterable[Mapping[str, Any]], key: str) -> list[float]:
     return [float(line[key]) for line in lines if isinstance(line.get(key), NUMBER)]
 
 
+def best_statistics(records: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the statistics with the best mean validation accuracy after the last epoch."""
+    scores: dict[str | None, list[float]] = {}
+    for record in records:
+        scores.setdefault(record.get("statistics"), []).append(number(record["validation"][-1]))
+    return max(scores, key=lambda one: float(np.mean(scores[one])), default=None)
+
+
 def validation_curve(records: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[float]]:
     """Return epochs and the mean validation accuracy of the records after each of them, in percent."""
     if not records:
@@ -336,10 +353,20 @@ def validation_curve(records: Sequence[Mapping[str, Any]]) -> tuple[list[int], l
     return [every * (i + 1) for i in range(len(means))], means
 
 
-def _row(method: str, label: str, how: str, size: str, per_client: Mapping[str, float], **scores: float) -> ResultRow:
+def _row(
+    method: str,
+    label: str,
+    how: str,
+    size: str,
+    per_client: Mapping[str, float],
+    statistics: str = "",
+    **scores: float,
+) -> ResultRow:
     clients = {client: float(score) for client, score in per_client.items()}
     numbers = {key: float(score) for key, score in scores.items()}
-    return ResultRow(str(method), str(label), str(how), str(size), per_client=clients, **numbers)
+    return ResultRow(
+        str(method), str(label), str(how), str(size), per_client=clients, statistics=str(statistics), **numbers
+    )
 
 
 def _lines(path: Path, fields: Fields) -> list[dict[str, Any]]:

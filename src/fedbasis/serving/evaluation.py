@@ -1,15 +1,15 @@
 """Serve every new client and score it: Last, Best and |Delta| for each way of personalizing and each data size.
 
-The learning rate is chosen per way and size by the mean validation accuracy after the last epoch, the Best epoch by
-the client's validation accuracy. Predictions on the test images are made for the Last and the Best epoch, and they
-meet the test labels only for the rate that was chosen: test data choose nothing.
+The learning rate and the normalization statistics are chosen per way and size by the mean validation accuracy after the
+last epoch, the Best epoch by the client's validation accuracy. Predictions on the test images are made for the Last and
+the Best epoch, and they meet the test labels only for what was chosen: test data choose nothing.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,8 +21,18 @@ from fedbasis.engines.client_state import ClientStates, state_of
 from fedbasis.methods import name_of
 from fedbasis.methods.base import Adaptation, Context, Method
 from fedbasis.networks.classifier import apply_head, passed
+from fedbasis.networks.statistics import Statistics, has_statistics
 from fedbasis.networks.train import examples_of
-from fedbasis.serving.personalize import CLIENT_STATE, UNTRAINED, Fitted, as_it_is, label_of, personalize
+from fedbasis.serving.personalize import (
+    CLIENT_STATE,
+    UNTRAINED,
+    Fitted,
+    as_it_is,
+    default_statistics,
+    label_of,
+    personalize,
+    split_way,
+)
 from fedbasis.serving.tables import as_record
 from fedbasis.tensors.params import State, Tensors
 from pflbed import Client, Images, global_accuracy, weighted_accuracy
@@ -30,23 +40,81 @@ from pflbed import Client, Images, global_accuracy, weighted_accuracy
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationPlan:
-    """Which ways, sizes and rates to try on every new client."""
+    """Which ways, sizes, rates and normalization statistics to try on every new client."""
 
     ways: Sequence[str]
     sizes: Sequence[str]
     rates: Sequence[float]
     adaptation: Adaptation
+    statistics: Mapping[str, Sequence[Statistics]] = field(default_factory=dict)
+    """What to choose from, for every way; a way that is not here is tried with the client's own."""
     rate_free: Sequence[str] = UNTRAINED
 
-    def jobs(self, clients: Iterable[str]) -> list[tuple[str, str, float, str]]:
-        """List every ``(how, size, rate, client)``; ways that do not use the rate are tried once."""
+    @classmethod
+    def of(
+        cls,
+        method: Method,
+        *,
+        ways: Sequence[str] | None,
+        sizes: Sequence[str],
+        rates: Sequence[float],
+        statistics: Sequence[Statistics] | None,
+        adaptation: Adaptation,
+    ) -> "EvaluationPlan":
+        """Return the plan for a method.
+
+        Args:
+            method: The method.
+            ways: The ways; None: the method's default.
+            sizes: The sizes of a client's data.
+            rates: The learning rates to choose from.
+            statistics: The statistics to choose from; None: every way's default. A network without running statistics
+                has nothing to choose.
+            adaptation: Everything else.
+        """
+        ways = tuple(ways or method.ways.default)
+        choose = statistics if has_statistics(method.task.network.build()) else None
+        return cls(
+            ways=ways,
+            sizes=tuple(sizes),
+            rates=tuple(rates),
+            adaptation=adaptation,
+            statistics={
+                way: (default_statistics(method, way),) if way in UNTRAINED or not choose else tuple(choose)
+                for way in (split_way(how)[0] for how in ways)
+            },
+            rate_free=(*UNTRAINED, *method.ways.rate_free),
+        )
+
+    def jobs(self, clients: Iterable[str]) -> list["Job"]:
+        """List what to do; ways that do not use the rate, or whose statistics are fixed, are tried less often."""
         return [
-            (how, size, rate, client)
+            Job(how, size, rate, statistics, client)
             for how in self.ways
             for size in self.sizes
-            for rate in (self.rates if how not in self.rate_free else self.rates[:1])
+            for statistics in self._statistics(how)
+            for rate in (self.rates if split_way(how)[0] not in self.rate_free else self.rates[:1])
             for client in clients
         ]
+
+    def _statistics(self, how: str) -> Sequence[Statistics]:
+        way, fixed = split_way(how)
+        return self.statistics.get(way, ("own",)) if fixed is None else (fixed,)
+
+
+class Job(NamedTuple):
+    """One client, to be served in one way: a line of the evaluation log."""
+
+    how: str
+    size: str
+    rate: float
+    statistics: Statistics
+    client: str
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "Job":
+        """Return the job of a record."""
+        return cls(record["how"], record["size"], record["rate"], record["statistics"], record["client"])
 
 
 @dataclass(frozen=True)
@@ -70,7 +138,8 @@ def serve(worker: WorkerContext, server: State, item: ServeTask) -> Result:
     method, client = worker.method, item.client
     before = None if item.how in UNTRAINED else _before(worker, server, client)
     started = time.perf_counter()
-    predictions = SharedPredictions(worker, item.how)
+    statistics = item.plan.statistics or default_statistics(method, item.how)
+    predictions = SharedPredictions(worker, item.how, statistics)
     data = examples_of(client.sized(item.size))
 
     def validate(_: Context, learned: Tensors) -> float:
@@ -96,6 +165,7 @@ def serve(worker: WorkerContext, server: State, item: ServeTask) -> Result:
         "how": item.how,
         "size": item.size,
         "rate": item.plan.rate,
+        "statistics": statistics,
         "images": len(data),
         "seconds": round(adapted, 3),
         "losses": [round(loss, 5) for loss in outcome.losses if np.isfinite(loss)],
@@ -130,8 +200,10 @@ class SharedPredictions:
 
     LIMIT = 64
 
-    def __init__(self, worker: WorkerContext, how: str) -> None:
-        self._worker, self._how = worker, how
+    def __init__(self, worker: WorkerContext, how: str, statistics: Statistics = "frozen") -> None:
+        self._worker, self._how = worker, split_way(how)[0]
+        self._same = statistics == "frozen" or not has_statistics(worker.model.module)
+        """Whether all clients have the same statistics."""
 
     def __call__(self, images: Images, learned: Tensors) -> NDArray[np.int64]:
         """Return the classes that the worker's model predicts."""
@@ -144,9 +216,9 @@ class SharedPredictions:
             pixels, task = torch.from_numpy(images.pixels), method.task
             return passed(model.module, task.classifier, pixels, task.recipe.preprocessing).features
 
-        if self._how == "none":
+        if self._how == "none" and self._same:
             chances = self._shared(images, probabilities)
-        elif self._how in ("lp", *method.ways.head_only):
+        elif self._how in ("lp", *method.ways.head_only) and self._same:
             chances = apply_head(model.module, method.task.classifier, self._shared(images, features))
         else:
             chances = probabilities()
@@ -167,13 +239,16 @@ class SharedPredictions:
         return made
 
 
-def chosen_rates(records: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
-    """Choose the rate of every ``(how, size)``: the best mean validation accuracy after the last epoch."""
-    scores: dict[tuple[str, str], dict[float, list[float]]] = {}
+def chosen_settings(records: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[float, Statistics]]:
+    """Choose the rate and the statistics of every ``(how, size)``.
+
+    They have the best mean validation accuracy after the last epoch. Ties go to the lowest rate.
+    """
+    scores: dict[tuple[str, str], dict[tuple[float, Statistics], list[float]]] = {}
     for record in records:
-        by_rate = scores.setdefault((record["how"], record["size"]), {})
-        by_rate.setdefault(record["rate"], []).append(record["validation"][-1])
-    return {key: max(sorted(rates), key=lambda rate: float(np.mean(rates[rate]))) for key, rates in scores.items()}
+        by_setting = scores.setdefault((record["how"], record["size"]), {})
+        by_setting.setdefault((record["rate"], record["statistics"]), []).append(record["validation"][-1])
+    return {key: max(sorted(tried), key=lambda one: float(np.mean(tried[one]))) for key, tried in scores.items()}
 
 
 @dataclass(frozen=True)
@@ -191,6 +266,8 @@ class ResultRow:
     last_global: float
     seconds: float
     per_client: Mapping[str, float]
+    statistics: str = ""
+    """The normalization statistics that were chosen, or to which the way is fixed."""
 
     @property
     def delta(self) -> float:
@@ -201,10 +278,10 @@ class ResultRow:
 def summarize(
     method: type[Method], records: Sequence[Mapping[str, Any]], clients: Mapping[str, Client]
 ) -> list[ResultRow]:
-    """Score the chosen rates' predictions and average over clients."""
+    """Score the predictions with the chosen rates and statistics, and average over clients."""
     rows = []
-    for (how, size), rate in chosen_rates(records).items():
-        mine = [r for r in records if (r["how"], r["size"], r["rate"]) == (how, size, rate)]
+    for (how, size), (rate, statistics) in chosen_settings(records).items():
+        mine = [r for r in records if Job.of(r)[:4] == (how, size, rate, statistics)]
         last = {r["client"]: _accuracy(clients[r["client"]], r["last_predicted"]) for r in mine}
         best = {r["client"]: _accuracy(clients[r["client"]], r["best_predicted"]) for r in mine}
         rows.append(
@@ -215,6 +292,7 @@ def summarize(
                 last_global=float(np.mean([score for _, score in last.values()])),
                 seconds=float(np.mean([r["seconds"] for r in mine])),
                 per_client={client: score for client, (score, _) in last.items()},
+                statistics=statistics,
             )
         )  # fmt: skip
     return rows
@@ -241,15 +319,15 @@ def evaluate(
     ``states`` holds the client states of those that took part.
     """
     records = [dict(record) for record in done]
-    finished = {(r["how"], r["size"], r["rate"], r["client"]) for r in records}
+    finished = {Job.of(record) for record in records}
     jobs = [job for job in plan.jobs(clients) if job not in finished]
     items = []
-    for how, size, rate, client in jobs:
-        theirs = (
-            None if states is None or how != CLIENT_STATE else states.reference(client, states.LAST, workers.same_disk)
-        )
-        items.append(ServeTask(clients[client], how, size, replace(plan.adaptation, rate=rate), seed, theirs))
-    for _, record in workers.run(serve, server, items, [f"the client {job[3]}" for job in jobs]):
+    for job in jobs:
+        own_state = states is not None and job.how == CLIENT_STATE
+        theirs = states.reference(job.client, states.LAST, workers.same_disk) if states and own_state else None
+        adaptation = replace(plan.adaptation, rate=job.rate, statistics=job.statistics)
+        items.append(ServeTask(clients[job.client], job.how, job.size, adaptation, seed, theirs))
+    for _, record in workers.run(serve, server, items, [f"the client {job.client}" for job in jobs]):
         records.append(record)
         if write is not None:
             write(record)
@@ -258,7 +336,10 @@ def evaluate(
 
 @dataclass(frozen=True)
 class ServingCurve:
-    """Serve all clients every so many rounds, by the last way, at the first rate and size; nothing is chosen by it."""
+    """Serve all clients every so many rounds, by the last way, at the first rate, statistics and size.
+
+    Nothing is chosen by it.
+    """
 
     method: Method
     workers: Workers
@@ -274,7 +355,9 @@ class ServingCurve:
             return {}
         if not self.method.insight.ready(server):
             return {}
-        plan = replace(self.plan, ways=self.plan.ways[-1:], sizes=self.plan.sizes[:1], rates=self.plan.rates[:1])
+        one = self.plan
+        first = {way: choices[:1] for way, choices in one.statistics.items()}
+        plan = replace(one, ways=one.ways[-1:], sizes=one.sizes[:1], rates=one.rates[:1], statistics=first)
         published = self.method.serving.published(server)
         records = evaluate(self.workers, published, self.clients, plan, self.seed, states=self.states)
         (row,) = summarize(type(self.method), records, self.clients)

@@ -211,8 +211,7 @@ def model_of(served: Served) -> tuple[artifact.Card, State]:
         "after": served.after,
         "label_counts": list(served.label_counts),
     }
-    ways = served.method.ways
-    alone = ways.one_network or served.way not in ways.own
+    alone = served.method.ways.one_network or not served.fitted.learned
     update = {
         "kind": "model",
         "provenance": provenance,

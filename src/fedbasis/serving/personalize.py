@@ -2,13 +2,17 @@
 
 ``none`` takes the model as it is, ``lp`` trains the classifier on frozen features, ``ft`` fine-tunes everything,
 ``ft-prox`` does so with a pull towards the server's model (equation 2 of pFedMe), ``bn`` trains the normalization
-layers; further names belong to the method (``Ways.own``), and may be followed by ``+lp`` or ``+ft``. The result holds
-the model after the Last epoch and after the Best one, chosen on validation data and never on test data.
+layers; further names belong to the method (``Ways.own``), and may be followed by ``+lp`` or ``+ft``: the method's model
+is the start, and what the method predicts with besides the model is computed again for the trained model. All ways see
+the same batches and augmentation, and all can have the server's normalization statistics, the client's own, or a mean
+of both (``networks.statistics``): ``ft@frozen`` fixes them, otherwise ``Adaptation.statistics`` says which. The result
+holds the model after the Last epoch and after the Best one, chosen on validation data and never on test data.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
+from typing import get_args
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -16,6 +20,7 @@ from torch.nn.functional import cross_entropy
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context, Method
 from fedbasis.networks.classifier import head_steps, passed
+from fedbasis.networks.statistics import Statistics, has_statistics, statistics_of, with_statistics
 from fedbasis.networks.train import Examples, PlainSGD, by_epoch, proximal, sgd_steps
 from fedbasis.tensors.params import State, Tensors
 from pflbed.errors import InputError
@@ -28,6 +33,9 @@ UNTRAINED = ("none", CLIENT_STATE)
 """Ways that train nothing."""
 FOLLOWING = ("lp", "ft")
 """What may follow a method's own way: its model is the start."""
+AT = "@"
+"""Between a way and the statistics that it is fixed to: ``ft@frozen``."""
+CHOICES: tuple[Statistics, ...] = get_args(Statistics)
 SUFFIXES = {"none": "", "lp": " + LP", "ft": " + FT", "ft-prox": " + FT (prox)", "bn": " + BN", CLIENT_STATE: ""}
 
 
@@ -54,11 +62,36 @@ def label(method: str, way: str) -> str:
     """Name a built-in method and a way of personalizing as tables do: ``FedAvg + FT``."""
     if method in METHODS:
         return label_of(METHODS[method], way)
+    way, fixed = split_way(way)
+    if fixed is not None:
+        return label(method, way) + statistics_suffix(fixed)
     return method.rpartition(":")[2] + SUFFIXES.get(way, f" + {way}")
+
+
+def split_way(way: str) -> tuple[str, Statistics | None]:
+    """Split ``ft@frozen`` into the way and its statistics; None: they are not fixed."""
+    for choice in CHOICES:
+        if way.endswith(AT + choice):
+            return way.removesuffix(AT + choice), choice
+    return way, None
+
+
+def default_statistics(method: type[Method] | Method, way: str) -> Statistics:
+    """Return the statistics of a way where nothing is said: frozen where little is trained, else the client's own."""
+    little = (*UNTRAINED, *method.ways.rate_free, *method.ways.frozen)
+    return "frozen" if way in little else "own"
+
+
+def statistics_suffix(fixed: Statistics | None) -> str:
+    """Return what tables print after the label of a way whose statistics are fixed."""
+    return "" if fixed is None else f" ({fixed} statistics)"
 
 
 def label_of(method: type[Method], way: str) -> str:
     """Name a method and a way of personalizing as tables do."""
+    way, fixed = split_way(way)
+    if fixed is not None:
+        return label_of(method, way) + statistics_suffix(fixed)
     own, suffixes = method.ways.own, {**SUFFIXES, **method.ways.suffixes}
     first, _, then = way.rpartition("+")
     if way not in own and first in own:
@@ -85,11 +118,14 @@ def personalize(
 
     ``validate`` scores the current model on validation data along the epochs; without it Best is Last.
     """
+    way, fixed = split_way(way)
     if way not in all_ways(method):
         raise InputError(
             f"The way of personalizing after {method.about.title} must be one of {', '.join(all_ways(method))}, "
-            f"but it is '{way}'."
+            f"optionally with {AT}{f' or {AT}'.join(CHOICES)} for its statistics, but it is '{way}'."
         )
+    statistics = fixed or plan.statistics or default_statistics(method, way)
+    server = _adapted(method, server, statistics, data, context, plan)
     losses: list[float] = []
     scores: list[float] = []
     best: Fitted | None = None
@@ -102,10 +138,14 @@ def personalize(
             if best is None or scores[-1] > max(scores[:-1]):
                 best = Fitted(context.model.tensors(), learned, len(losses))
 
-    for loss, learned in _epochs(method, server, way, data, context, plan):
-        losses.append(loss)
-        if len(losses) % plan.validate_every == 0:
-            score(learned)
+    context.model.frozen_statistics = statistics != "own" and has_statistics(context.model.module)
+    try:
+        for loss, learned in _epochs(method, server, way, data, context, plan):
+            losses.append(loss)
+            if len(losses) % plan.validate_every == 0:
+                score(learned)
+    finally:
+        context.model.frozen_statistics = False  # other clients use the same working model
     if len(losses) % plan.validate_every:  # ways of one epoch, or of one more, end between two scores
         score(learned)
     last = Fitted(context.model.tensors(), learned, len(losses))
@@ -119,10 +159,21 @@ def as_it_is(tensors: Tensors, context: Context, validate: ValidateModel | None 
     return AdaptationResult(fitted, fitted, [], [] if validate is None else [validate(context, {})])
 
 
+def _adapted(
+    method: Method, server: State, statistics: Statistics, data: Examples, context: Context, plan: Adaptation
+) -> State:
+    """Return the published state with the statistics that personalization starts from."""
+    if statistics == "frozen" or not has_statistics(context.model.module):
+        return server
+    context.model.load(method.model(server), "The server's model")
+    own = statistics_of(context.model, data, method.task.recipe.preprocessing)
+    return with_statistics(server, own, 1.0 if statistics == "own" else len(data) / (plan.prior_images + len(data)))
+
+
 def _epochs(
     method: Method, server: State, way: str, data: Examples, context: Context, plan: Adaptation
 ) -> Iterator[tuple[float, Tensors]]:
-    if way in method.ways.own:
+    if way in (*method.ways.own, *method.ways.followed):
         yield from method.adapt(way, server, data, context, plan)
         return
     first, _, then = way.rpartition("+")
@@ -135,7 +186,7 @@ def _epochs(
         return
     learn = _probe if then == "lp" else _fine_tune
     for loss in by_epoch(learn(then, method, data, context, plan)):
-        yield loss, {}
+        yield loss, method.serving.refit(first, data, context) if first else {}
 
 
 def _fine_tune(
@@ -153,9 +204,14 @@ def _fine_tune(
 
 
 def _probe(_: str, method: Method, data: Examples, context: Context, plan: Adaptation) -> Iterator[tuple[bool, Tensor]]:
-    """Train the classifier alone."""
-    module, classifier = context.model.module, method.task.classifier
-    seen = passed(module, classifier, data.pixels, method.task.recipe.preprocessing, last_for="A linear probe")
+    """Train the classifier alone; features that are the same in every epoch are computed once."""
+    module, classifier, recipe = context.model.module, method.task.classifier, plan.recipe(method.task.recipe)
+    pixels = data.pixels
+    if recipe.augment != "none" or (has_statistics(module) and not context.model.frozen_statistics):
+        passed(module, classifier, pixels[:1], recipe.preprocessing, last_for="A linear probe")
+        names = method.task.head & method.task.parameters
+        return sgd_steps(context.model, data, recipe, context.generator("adapt"), names=names)
+    seen = passed(module, classifier, pixels, recipe.preprocessing, last_for="A linear probe")
     head, labels = module.get_submodule(classifier), data.labels.to(seen.logits.device)
     optimizer = PlainSGD(head.parameters(), plan.rate, plan.momentum, plan.decay)
 

@@ -24,6 +24,8 @@ class FlatModel:
 
     def __init__(self, skeleton: nn.Module, layout: Layout, device: torch.device | str = "cpu") -> None:
         self.module = deepcopy(skeleton).to(device)
+        self.frozen_statistics = False
+        """Whether training normalizes by the running statistics and leaves them as they are."""
         self.layout = layout
         blocks = range(len(layout.blocks))
         first = next(self.module.parameters())

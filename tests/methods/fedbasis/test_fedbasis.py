@@ -9,7 +9,7 @@ import torch
 
 from battery import clients, make, run_rounds, same
 from fedbasis.methods import METHODS
-from fedbasis.methods.base import Adaptation, Context, MethodConfig
+from fedbasis.methods.base import Adaptation, Context
 from fedbasis.networks.train import Recipe
 from fedbasis.serving.personalize import personalize
 from fedbasis.tensors.params import State
@@ -17,7 +17,7 @@ from pflbed.errors import InputError
 from shapes import shapes_examples
 
 
-def fedbasis_config(**settings: Any) -> MethodConfig:
+def fedbasis_config(**settings: Any) -> Any:
     return METHODS["fedbasis"].Config(**settings)
 
 
@@ -60,14 +60,16 @@ class TestLimits:
     def test_one_basis_and_a_classifier_is_the_linear_probe(self, recipe: Recipe) -> None:
         average = make("fedavg", recipe)
         server, _, _ = run_rounds(average, clients())
-        config = fedbasis_config(bases=1, major=False, warm_start=0, new_client_statistics="frozen")
+        config = fedbasis_config(bases=1, major=False, warm_start=0)
         basis = METHODS["fedbasis"].build(config, average.task)
         plan, data = Adaptation(epochs=3, rate=0.05, decay=1e-2), shapes_examples(12)
         context = Context(7, "new", average.task.network.workspace())
-        probe = personalize(average, server, "lp", data, context, plan)
-        both = personalize(basis, {"basis_0": server["model"]}, "coefficients+classifier", data, context, plan)
-        for name, tensor in probe.last.tensors.items():
-            torch.testing.assert_close(both.last.tensors[name], tensor, rtol=1e-5, atol=1e-6)
+        for statistics in ("frozen", "own", "shrunk"):
+            probe = personalize(average, server, f"lp@{statistics}", data, context, plan)
+            way = f"coefficients+classifier@{statistics}"
+            both = personalize(basis, {"basis_0": server["model"]}, way, data, context, plan)
+            for name, tensor in probe.last.tensors.items():
+                torch.testing.assert_close(both.last.tensors[name], tensor, rtol=1e-5, atol=1e-6)
 
     def test_equal_bases_combine_to_themselves(self, recipe: Recipe) -> None:
         """Bases that are all equal combine to that model whatever the coefficients."""
@@ -174,16 +176,42 @@ def test_the_plain_entropy_is_that_of_psi_whatever_the_temperature(recipe: Recip
     assert sum(sharpened) / len(sharpened) < 0.95 * expected
 
 
-def test_own_statistics_come_with_an_own_classifier_only(recipe: Recipe) -> None:
-    """Those of coefficients alone are the combination of the bases' statistics, whatever the client's images are."""
+def test_without_a_step_of_psi_it_is_the_linear_probe(recipe: Recipe) -> None:
+    """So ``lp`` after FedBasis is FedBasis without coefficients: the uniform combination and a classifier."""
+    method = make("fedbasis", recipe)
+    server, _, _ = run_rounds(method, clients())
+    still = METHODS["fedbasis"].build(
+        method.config.model_copy(update={"coefficient_optimizer": "sgd", "new_client_factor": 1e-12}), method.task
+    )
+    context = Context(7, "new", method.task.network.workspace())
+    plan, data = Adaptation(epochs=2, rate=0.05), shapes_examples(12)
+    for statistics in ("frozen", "own", "shrunk"):
+        probe = personalize(method, server, f"lp@{statistics}", data, context, plan).last.tensors
+        both = personalize(still, server, f"coefficients+classifier@{statistics}", data, context, plan).last.tensors
+        for name, tensor in probe.items():
+            torch.testing.assert_close(both[name], tensor, rtol=1e-4, atol=1e-6)
+
+
+def test_the_rate_of_psi_is_a_multiple_of_the_clients_rate(recipe: Recipe) -> None:
     method = make("fedbasis", recipe)
     server, _, _ = run_rounds(method, clients())
     context = Context(7, "new", method.task.network.workspace())
-    plan, data = Adaptation(epochs=2, rate=0.05), shapes_examples(12)
-    frozen = METHODS["fedbasis"].build(
-        method.config.model_copy(update={"new_client_statistics": "frozen"}), method.task
-    )
-    for how, alike in (("coefficients", True), ("coefficients+classifier", False)):
-        own = personalize(method, server, how, data, context, plan).last.tensors
-        theirs = personalize(frozen, server, how, data, context, plan).last.tensors
-        assert same({"": own}, {"": theirs}) is alike
+
+    def psi(rate: float, factor: float) -> torch.Tensor:
+        other = method.config.model_copy(update={"new_client_factor": factor})
+        plan = Adaptation(epochs=2, rate=rate, statistics="frozen")
+        built = METHODS["fedbasis"].build(other, method.task)
+        return personalize(built, server, "coefficients", shapes_examples(12), context, plan).last.learned["psi"]
+
+    torch.testing.assert_close(psi(0.01, 10.0), psi(0.02, 5.0))
+    assert not torch.allclose(psi(0.01, 10.0), psi(0.02, 10.0))
+
+
+def test_the_preset_sets_every_choice_as_printed_and_can_be_changed() -> None:
+    printed = fedbasis_config(preset="paper")
+    assert (printed.aggregation, printed.rate, printed.cluster) == ("mean", "per-basis", "network")
+    assert (printed.coefficient_optimizer, printed.coefficient_rate, printed.new_client_factor) == ("sgd", 0.01, 1.0)
+    assert fedbasis_config(preset="paper", bases=8, tau=1.0).model_dump() == {
+        **printed.model_dump(), "bases": 8, "tau": 1.0
+    }  # fmt: skip
+    assert fedbasis_config().preset == "default"

@@ -11,8 +11,8 @@ from fedbasis.methods.fedbasis.aggregation import BasisMean
 from fedbasis.methods.fedbasis.bases import BasisSet, FactoredRates, rebuild
 from fedbasis.methods.fedbasis.learning import (
     CoefficientSettings,
+    CoefficientStatistics,
     LocalWork,
-    Statistics,
     learn_coefficients,
     train_bases,
     train_factored,
@@ -179,7 +179,7 @@ def test_coefficient_gradient_equals_autograd(major: bool, classifier: bool) -> 
 
 
 @pytest.mark.parametrize("statistics", ["own", "batch", "frozen"])
-def test_a_learner_ends_with_its_own_statistics_or_with_those_of_the_bases(statistics: Statistics) -> None:
+def test_a_learner_ends_with_its_own_statistics_or_with_those_of_the_bases(statistics: CoefficientStatistics) -> None:
     """Bases that are all alike combine to the same weights, so a plain module in training mode is the reference."""
     module = Network("cnn-small", 3, 12, {"norm": "batch"}).build()
     layout = layout_of(module)

@@ -15,5 +15,7 @@ def make_task(recipe: Recipe, norm: str = "none", **settings: Any) -> Task:
 
 def new_client(method: Any, server: State, how: str, data: Examples, **plan: Any) -> tuple[Context, Tensors, float]:
     context = Context(7, "new", method.task.network.workspace())
-    outcome = personalize(method, method.serving.published(server), how, data, context, Adaptation(**plan))
+    outcome = personalize(
+        method, method.serving.published(server), how, data, context, Adaptation(statistics="frozen", **plan)
+    )
     return context, outcome.last.learned, outcome.losses[-1]

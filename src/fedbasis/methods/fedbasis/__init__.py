@@ -157,7 +157,7 @@ class FedBasis(Method):
     ways: ClassVar[Ways] = Ways(
         own=("coefficients", "coefficients+classifier"),
         default=("coefficients+classifier",),
-        rate_free=("coefficients",),  # psi has its own rate
+        frozen=("coefficients",),
         suffixes={"coefficients": " (α only)"},
     )
     Config: ClassVar[type[MethodConfig]] = FedBasisConfig
@@ -250,7 +250,7 @@ class FedBasis(Method):
         work = LocalWork(context.model, data, plan.recipe(self.task.recipe), None, _watched(context))
         bases = self._on_device(server, context)
         psi = self._uniform(context.model.weights[0])
-        settings = self.config.at_a_new_client(classifier is not None)
+        settings = self.config.at_a_new_client(plan.rate, context.model.frozen_statistics)
         steps = learn_coefficients(work, bases, psi, context.generator("adapt"), settings, classifier)
         for loss in by_epoch(steps):
             yield loss, {PSI: psi.cpu().clone()}

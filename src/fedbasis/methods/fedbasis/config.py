@@ -1,17 +1,28 @@
 """The settings of FedBasis: the paper's choices and the measured alternatives (docs/explanation/fedbasis.md)."""
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedbasis.methods.fedbasis.learning import CoefficientSettings, Statistics
+from fedbasis.methods.fedbasis.learning import CoefficientSettings, CoefficientStatistics
 from fedbasis.methods.task import MethodConfig
 from pflbed.errors import InputError
+
+AS_PRINTED: Mapping[str, Any] = {
+    "major": True, "tau": 0.1, "coordinate_descent": True, "warm_start": 0.3, "cluster": "network",
+    "aggregation": "mean", "rate": "per-basis", "coefficient_optimizer": "sgd", "coefficient_rate": 0.01,
+    "new_client_factor": 1.0,
+}  # fmt: skip
+"""The paper's choices; where it prints none: SGD on psi at the rate of the rest, clusters of whole networks."""
 
 
 class FedBasisConfig(MethodConfig):
     """The settings of FedBasis; combinations that do not work are errors at construction."""
 
+    preset: Literal["default", "paper"] = Field(
+        "default", description="where other settings' defaults come from: measurements here, or the paper's algorithm"
+    )
     bases: int = Field(4, ge=1, description="K, the number of bases besides the major one")
     major: bool = Field(True, description="add a major basis, which has weight 1/2 in every combination")
     tau: float = Field(0.1, gt=0, le=1, description="sharpening: temperature of the softmax while bases are trained")
@@ -28,13 +39,20 @@ class FedBasisConfig(MethodConfig):
     coefficient_statistics: Literal["batch", "frozen"] = Field(
         "batch", description="normalization while psi is trained: by the batch, or by the running statistics"
     )
-    new_client_statistics: Statistics = Field(
-        "own", description="the same on a new client that also trains a classifier; own: adapt running statistics"
+    new_client_factor: float = Field(
+        10.0, gt=0, description="learning rate of psi on a new client, as a multiple of its learning rate"
     )
     basis_optimizer: Literal["sgd", "adam"] = Field("sgd", description="adam trains all K bases in every step")
     communicate_every: Literal["round", "step"] = Field(
         "round", description="step: one batch a round, and psi is stored in the client state"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_printed(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("preset") == "paper":
+            return {**AS_PRINTED, **given}
+        return given
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -95,11 +113,11 @@ class FedBasisConfig(MethodConfig):
         """Whether training the combined model is equivalent to training all bases."""
         return self.coordinate_descent and self.basis_optimizer == "sgd"
 
-    def coefficients_at(self, statistics: Statistics) -> CoefficientSettings:
+    def coefficients_at(self, statistics: CoefficientStatistics) -> CoefficientSettings:
         """Return the settings for learning psi with these statistics."""
         return CoefficientSettings(self.coefficient_optimizer, self.coefficient_rate, statistics)
 
-    def at_a_new_client(self, with_classifier: bool) -> CoefficientSettings:
-        """Return the settings for a new client; its own statistics are used only if it also trains a classifier."""
-        own = self.new_client_statistics
-        return self.coefficients_at("frozen" if own == "own" and not with_classifier else own)
+    def at_a_new_client(self, rate: float, frozen: bool) -> CoefficientSettings:
+        """Return the settings for a new client that learns at this rate."""
+        psi_rate = self.new_client_factor * rate
+        return CoefficientSettings(self.coefficient_optimizer, psi_rate, "frozen" if frozen else "own")

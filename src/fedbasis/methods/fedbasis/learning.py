@@ -26,7 +26,7 @@ from fedbasis.networks.train import (
 from fedbasis.tensors.flat import FlatModel
 
 OptimizerName = Literal["sgd", "adam"]
-Statistics = Literal["own", "batch", "frozen"]
+CoefficientStatistics = Literal["own", "batch", "frozen"]
 """Normalization while psi is learned, and statistics of the resulting model: ``own`` normalizes by the batch and adapts
 the running statistics to the client's images, ``batch`` normalizes by the batch and ends with the bases' statistics,
 ``frozen`` uses the bases' statistics for both."""
@@ -59,7 +59,7 @@ class CoefficientSettings:
 
     optimizer: OptimizerName = "adam"
     rate: float = 0.1
-    statistics: Statistics = "batch"
+    statistics: CoefficientStatistics = "batch"
 
     def stepper(self, psi: Tensor, momentum: float) -> FlatAdam | PlainSGD:
         """Return the optimizer that updates ``psi`` in place from ``psi.grad``."""

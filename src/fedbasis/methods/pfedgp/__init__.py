@@ -78,6 +78,10 @@ class PFedGPServing(Serving):
         if omega.numel() and float(omega.min()) < 0:
             raise InputError("The draws of a Gaussian process must not be negative, but one is.")
 
+    def refit(self, way: str, data: Examples, context: Context) -> Tensors:
+        """Compute the posterior again, by the features of the model as it is now."""
+        return self.method.posterior(data, context)[1]
+
     def probabilities(self, model: FlatModel, learned: Tensors, pixels: Tensor) -> Tensor:
         """Predict by the Gaussian processes; without them by the model."""
         if "omega" not in learned:
@@ -176,10 +180,14 @@ class PFedGP(Method):
     ) -> Iterator[tuple[float, Tensors]]:
         """Sample the posterior of the client's Gaussian processes; the loss is the negative log marginal likelihood."""
         context.model.load(self.model(server))
+        yield self.posterior(data, context)
+
+    def posterior(self, data: Examples, context: Context) -> tuple[float, Tensors]:
+        """Return the negative log marginal likelihood, and the Gaussian processes on the model's features."""
         features = self.features(context.model, data.pixels)
         labels = data.labels.cpu().long()
         tree = class_tree(features, labels, self.task.network.classes)
         classifier = GPTree(self.kernel, features, labels, tree)
         omega = classifier.sample(self.config.draws_new, self.config.gibbs, context.generator("adapt"))
         learned = {"features": features, "labels": labels, "tree": tree, "omega": omega.float()}
-        yield float(classifier.marginal_loss(omega)), learned
+        return float(classifier.marginal_loss(omega)), learned

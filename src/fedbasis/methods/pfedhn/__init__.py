@@ -100,7 +100,9 @@ class PFedHN(Method):
     )
     updates_type: ClassVar[type[Updates]] = PFedHNUpdates
     serving_type: ClassVar[type[Serving]] = PFedHNServing
-    ways: ClassVar[Ways] = Ways(own=("embedding",), default=("embedding", "embedding+lp", "embedding+ft"))
+    ways: ClassVar[Ways] = Ways(
+        own=("embedding",), default=("embedding", "embedding+lp", "embedding+ft"), frozen=("embedding",)
+    )
     Config: ClassVar[type[MethodConfig]] = PFedHNConfig
     config: PFedHNConfig
 
@@ -162,7 +164,7 @@ class PFedHN(Method):
     def adapt(
         self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
-        """Train a new embedding through the frozen hypernetwork, with the server's statistics."""
+        """Train a new embedding through the frozen hypernetwork."""
         (model := context.model).load(self.model(server))
         device, recipe = model.weights[0].device, plan.recipe(self.task.recipe)
         bias = [flat.to(device) for flat in self.task.layout.flatten(server[MODEL])]
@@ -176,7 +178,7 @@ class PFedHN(Method):
             for weights, flat in zip(model.weights, generate(hyper, bias, v.detach()), strict=True):
                 weights.copy_(flat)
 
-        passes = backward_passes(model, data, recipe, context.generator("adapt"), statistics="frozen")
+        passes = backward_passes(model, data, recipe, context.generator("adapt"))
         for loss in by_epoch(passes, step):
             yield loss, {"embedding": v.detach().cpu().clone()}
 
