@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pflbed.spec import TABLES
+
 Settings = Mapping[str, Any]
 
 
@@ -144,7 +146,7 @@ def _paper() -> Scale:
 def _cpu() -> Scale:
     pacs = TestbedSettings(
         "PACS at 32 pixels",
-        {**PFLBED, "dataset": "pacs", "resolution": 32},
+        {**PFLBED, "dataset": "pacs", "resolution": 32, "part": TABLES},
         {"name": "resnet10", "options": {"width": 16}},
         {**ROUNDS, "rounds": 20, "epochs": 2},
         {**ADAPT, "batch": 16, "validate_every": 4},
@@ -153,7 +155,7 @@ def _cpu() -> Scale:
         printed="pacs",
     )
     train = {**CIFAR, "rounds": 30, "epochs": 5}
-    some, everyone = {**SOME, "limit": 1200}, {**ALL, "limit": 1200}
+    some, everyone = ({**clients, "limit": 1200, "part": TABLES} for clients in (SOME, ALL))
     testbeds = {
         "pacs": pacs,
         "cifar10": _cifar("a fifth of CIFAR-10", "cifar10", some, train, CIFAR_ADAPT, {}),
