@@ -59,6 +59,8 @@ class Setup:
     """Only these, where a study compares methods."""
     strict: bool = True
     """Whether data and weights must be given; a dry run needs neither."""
+    tuned: bool = True
+    """Whether methods have the settings that tuning chose for them."""
 
     def allows(self, method: str) -> bool:
         """Whether a method was not excluded."""
@@ -68,23 +70,35 @@ class Setup:
         """Return one of the scale's datasets."""
         return self.scale.testbeds[name]
 
-    def raw(self, testbed: str, method: str, seed: int = 0, **changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Write a configuration; ``changes`` go into its sections on top of the scale's, ``settings`` to the method."""
-        base = self.testbed(testbed)
+    def raw(
+        self, testbed: str, method: str, seed: int = 0, tuned: str = "", **changes: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Write a configuration.
+
+        Args:
+            testbed: The dataset.
+            method: The method.
+            seed: The seed.
+            tuned: The name under which the method was tuned, if it is a variant.
+            **changes: Go into the sections on top of the scale's and the tuned settings, ``settings`` to the method.
+        """
+        base, best = self.testbed(testbed), self.scale.tuned(testbed, tuned or method) if self.tuned else {}
         sections = {"data": base.data, "model": base.model, "train": base.train, "personalize": base.personalize}
-        raw: dict[str, Any] = {name: {**section, **changes.get(name, {})} for name, section in sections.items()}
+        raw: dict[str, Any] = {
+            name: {**section, **best.get(name, {}), **changes.get(name, {})} for name, section in sections.items()
+        }
         raw["data"]["source"] = self._place(base)
-        settings = {**self.scale.settings(testbed, method), **changes.get("settings", {})}
+        settings = {**self.scale.untuned(testbed, method), **best.get("method", {}), **changes.get("settings", {})}
         if base.pretrained and "weights" not in raw["model"]:
             raw["model"] = {**raw["model"], "weights": self._weights(base)}
         machine = {**MACHINE, **({"engine": "serial"} if self.scale.name == "smoke" else {})}
         return {**raw, "machine": machine, "seed": seed, "method": {"name": method, **settings}}
 
     def request(
-        self, testbed: str, method: str, seed: int, name: str = "", post_step: str = "", **changes: Any
+        self, testbed: str, method: str, seed: int, name: str = "", post_step: str = "", tuned: str = "", **changes: Any
     ) -> RunRequest:
         """Plan a run."""
-        return RunRequest(testbed, name or method, seed, self.raw(testbed, method, seed, **changes), post_step)
+        return RunRequest(testbed, name or method, seed, self.raw(testbed, method, seed, tuned, **changes), post_step)
 
     def prepared(self, testbed: str) -> Prepared:
         """Return a dataset split among clients, by the first seed."""

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pflbed.spec import TABLES
+from fedbasis.studies.tuned import winners
+from pflbed.spec import TABLES, TUNING
 
 Settings = Mapping[str, Any]
 
@@ -31,6 +32,8 @@ class TestbedSettings:
     """Whether the network starts from the weights that are given."""
     printed: str = ""
     """The dataset whose numbers in the paper are shown beside the measured ones, if it has another name."""
+    tuning: Settings | None = None
+    """How the tuning part is split among clients, on top of ``data``; None if nothing can be tuned."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,25 @@ class Scale:
         """Whether the paper's claims can be judged at this scale."""
         return self.name != "smoke"
 
-    def settings(self, testbed: str, method: str) -> Settings:
+    def tuned(self, testbed: str, name: str) -> Mapping[str, Settings]:
+        """Return what ``fedbasis tune`` chose for a method or a variant of one, by section; empty if nothing."""
+        return winners(self.name, testbed, name)
+
+    def settings(self, testbed: str, method: str, tuned: str = "") -> Settings:
         """Return a method's settings on a dataset; what is not here is the method's default.
+
+        Args:
+            testbed: The dataset.
+            method: The method.
+            tuned: The name under which it was tuned, if it is a variant.
+
+        Returns:
+            The settings at this scale, with those that tuning chose in place of them.
+        """
+        return {**self.untuned(testbed, method), **self.tuned(testbed, tuned or method).get("method", {})}
+
+    def untuned(self, testbed: str, method: str) -> Settings:
+        """Return a method's settings on a dataset before anything was tuned.
 
         By default L2GD communicates at random and FedRep trains its head for ten epochs. Here L2GD trains for the
         scale's epochs, and so does FedRep's head, except at the scale ``paper``, where it keeps its ten.
@@ -116,10 +136,16 @@ def _pflbed(title: str, dataset: str) -> TestbedSettings:
 
 
 def _cifar(
-    title: str, dataset: str, clients: Settings, train: Settings, adapt: Settings, fedbasis: Settings
+    title: str,
+    dataset: str,
+    clients: Settings,
+    train: Settings,
+    adapt: Settings,
+    fedbasis: Settings,
+    tuning: Settings | None = None,
 ) -> TestbedSettings:
     return TestbedSettings(
-        title, {**clients, "dataset": dataset}, {"name": "cnn"}, train, adapt, {**fedbasis, "bases": 3}
+        title, {**clients, "dataset": dataset}, {"name": "cnn"}, train, adapt, {**fedbasis, "bases": 3}, tuning=tuning
     )
 
 
@@ -153,13 +179,15 @@ def _cpu() -> Scale:
         {"bases": 4},
         pretrained=True,
         printed="pacs",
+        tuning={"part": TUNING, "clients": 7, "new_clients": 4},  # about as many images a client as in the tables
     )
     train = {**CIFAR, "rounds": 30, "epochs": 5}
     some, everyone = ({**clients, "limit": 1200, "part": TABLES} for clients in (SOME, ALL))
+    ten, tune = "a fifth of CIFAR-10", {"part": TUNING}
     testbeds = {
         "pacs": pacs,
-        "cifar10": _cifar("a fifth of CIFAR-10", "cifar10", some, train, CIFAR_ADAPT, {}),
-        "cifar10-all": _cifar("a fifth of CIFAR-10", "cifar10", everyone, train, CIFAR_ADAPT, {}),
+        "cifar10": _cifar(ten, "cifar10", some, train, CIFAR_ADAPT, {}, tune),
+        "cifar10-all": _cifar(ten, "cifar10", everyone, train, CIFAR_ADAPT, {}, tune),
     }
     return Scale(
         "cpu", "small images and networks, for two cores", testbeds, main=("pacs",), hard=("pacs",), counted=("pacs",),
@@ -177,7 +205,9 @@ def _smoke() -> Scale:
     shards = {**data, "new_clients": 2, "partition": "shards", "classes_per_client": 5, "sizes": {"M": 1.0}}
     alone = {**shards, "new_clients": 0, "split": [80, 0, 5, 15]}
     testbeds = {
-        "digits4": TestbedSettings("a part of Digits-4", data, tiny, train, adapt, {"bases": 2}, printed="pacs"),
+        "digits4": TestbedSettings(
+            "a part of Digits-4", data, tiny, train, adapt, {"bases": 2}, printed="pacs", tuning={"part": TUNING}
+        ),
         "shards": TestbedSettings("a part of Digits-4", shards, tiny, train, adapt, {"bases": 2}, printed="cifar10"),
         "shards-all": TestbedSettings("a part of Digits-4", alone, tiny, train, adapt, {"bases": 2}, printed="cifar10"),
     }
