@@ -37,8 +37,8 @@ def tune(
     """Choose settings of methods on a fixed quarter of a dataset, of which no table shows an image.
 
     Every method has the same number of tries: its settings as they are, three other learning rates, and four more over
-    what matters to it. A try is an ordinary run, and its score is the mean accuracy of new clients after the last epoch.
-    The highest score wins.
+    what matters to it. A try is an ordinary run; its score is the mean accuracy of new clients after the last epoch,
+    and the highest score wins.
 
     After a stop, the same command resumes. The log <scale>-<testbed>.json in --out has every try, its score and the
     winner; the tables of 'fedbasis reproduce' use the logs in src/fedbasis/studies/tuned.

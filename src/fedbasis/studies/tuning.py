@@ -56,8 +56,8 @@ def tuned_testbed(scale: Scale, name: str | None) -> str:
         raise InputError(f"--testbed must be one of {', '.join(scale.testbeds)} at this scale, but it is '{chosen}'.")
     if scale.testbeds[chosen].tuning is None:
         raise InputError(
-            f"Settings must be chosen on images that no table shows, but {chosen} at the scale '{scale.name}' has none: "
-            "as in the paper, its tables have every image. Tune at the scale cpu."
+            f"Settings must be chosen on images that no table shows, but {chosen} at the scale '{scale.name}' has "
+            "none: as in the paper, its tables have every image. Tune at the scale cpu."
         )
     return chosen
 
