@@ -10,6 +10,7 @@ one part too: that of the smallest number in the group and in the groups that ha
 """
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +69,7 @@ def part_rows(table: Table, part: str) -> Rows:
             f"The part '{part}' of a dataset is chosen by the pixels of its images, which must have been read, but "
             "they were not; leave --names-only out, or use the table of Dataset.checked()"
         )
-    tuning = _deciding(table, table.contents) % np.uint64(ONE_IN) == 0
+    tuning = table.contents % np.uint64(ONE_IN) == 0
     rows = np.flatnonzero(tuning == (part == TUNING)).astype(np.int64)
     if not rows.size:
         raise InputError(
@@ -77,11 +78,14 @@ def part_rows(table: Table, part: str) -> Rows:
     return rows
 
 
-def _deciding(table: Table, contents: Contents) -> Contents:
-    """The number that decides for every row: the smallest that it is connected with by groups and copies."""
-    if table.groups is None:
+def shared(contents: Contents, groups: Sequence[str] | None) -> Contents:
+    """Give images of one group, and of groups that have copies of each other's images, the smallest of their numbers.
+
+    It must be called with all images of a dataset: which image of a group is missing in a sample must not matter.
+    """
+    if groups is None:
         return contents
-    numberings = [np.unique(values, return_inverse=True)[1] for values in (np.asarray(table.groups), contents)]
+    numberings = [np.unique(values, return_inverse=True)[1] for values in (np.asarray(groups), contents)]
     least, before = contents, None
     while before is None or not np.array_equal(least, before):
         before = least

@@ -63,7 +63,7 @@ class Table:
     official_test: NDArray[np.bool_] | None = None
     """Which rows are the official test set, if the dataset has one."""
     contents: Contents | None = None
-    """The content numbers of ``pflbed.parts``; None if no image was opened."""
+    """The content numbers of ``pflbed.parts``, which a group shares; None if no image was opened."""
 
     def __post_init__(self) -> None:
         count = len(self.paths)

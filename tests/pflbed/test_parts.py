@@ -18,7 +18,7 @@ from pflbed import InputError, Spec, Table
 from pflbed.benchmark import Benchmark
 from pflbed.cli import app
 from pflbed.dataset import find
-from pflbed.parts import contents_of, part_rows
+from pflbed.parts import contents_of, part_rows, shared
 
 PARTS = ("tuning", "tables")
 PACS = {
@@ -48,10 +48,10 @@ def folder(root: Path, images: NDArray[np.uint8], ending: str = "png") -> Path:
     return root
 
 
-def table_of(contents: NDArray[np.uint64], labels: list[int], groups: tuple[str, ...] | None = None) -> Table:
+def table_of(contents: NDArray[np.uint64], labels: list[int]) -> Table:
     return Table(
         paths=tuple(map(str, range(len(contents)))), labels=np.array(labels), domains=np.zeros_like(labels),
-        class_names=tuple(map(str, range(max(labels) + 1))), domain_names=("d",), digest="0" * 64, groups=groups,
+        class_names=tuple(map(str, range(max(labels) + 1))), domain_names=("d",), digest="0" * 64,
         contents=contents,
     )  # fmt: skip
 
@@ -115,7 +115,7 @@ def test_copies_and_groups_are_in_one_part() -> None:
     plain = table_of(contents, [0] * 6)
     assert part_rows(plain, "tuning").tolist() == [0, 4]  # the two copies of 5 are together
     # a: 9 and 8, so 8 decides; b: 3 and 5; 5 has a copy in c with 4, so all three are decided by 3.
-    grouped = table_of(contents, [0] * 6, ("c", "c", "b", "a", "a", "b"))
+    grouped = table_of(shared(contents, ("c", "c", "b", "a", "a", "b")), [0] * 6)
     assert part_rows(grouped, "tuning").tolist() == [3, 4]
     assert part_rows(grouped, "tables").tolist() == [0, 1, 2, 5]
 
@@ -123,7 +123,7 @@ def test_copies_and_groups_are_in_one_part() -> None:
 def test_groups_are_tuned_on_as_often_as_single_images() -> None:
     """The smallest of eight numbers is not small by its last bits."""
     contents = np.random.Generator(np.random.PCG64(0)).integers(0, 2**64, 8000, dtype=np.uint64)
-    grouped = table_of(contents, [0] * 8000, tuple(f"g{i // 8}" for i in range(8000)))
+    grouped = table_of(shared(contents, tuple(f"g{i // 8}" for i in range(8000))), [0] * 8000)
     assert 0.2 < len(part_rows(grouped, "tuning")) / 8000 < 0.3
 
 
@@ -199,6 +199,9 @@ def test_the_embedded_data_have_parts_and_keep_their_groups_together() -> None:
     assert not groups["tuning"] & groups["tables"]
     assert sum(len(benchmark.table) for benchmark in both.values()) == len(find("digits4").table)
     assert pflbed.digits4(clients=2, new=1, part="tuning", seed=7).benchmark.table.digest == both["tuning"].table.digest
+    # A sample of a part is of that part, even if the image of a group that decided is not in it.
+    few = pflbed.digits4(clients=2, new=1, part="tables", limit=16).benchmark.table
+    assert np.bincount(few.labels + 10 * few.domains).tolist() == [16] * 40
 
 
 @pytest.mark.usefixtures("_own_cache")
