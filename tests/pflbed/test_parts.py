@@ -4,6 +4,7 @@ import hashlib
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,7 +98,7 @@ def test_the_parts_are_disjoint_and_cover_everything_whatever_the_paths_order_an
 
 def test_the_part_is_the_same_from_files_arrays_and_a_scaled_dataset() -> None:
     images, labels = pictures(160), [i % 2 for i in range(160)]
-    same = {"clients": 2, "new": 1, "part": "tuning"}
+    same: dict[str, Any] = {"clients": 2, "new": 1, "part": "tuning"}
     rows = part_rows(table_of(contents_of(images), labels), "tuning")
     arrays = pflbed.from_arrays(images, labels, **same)
     scaled = pflbed.from_dataset(list(zip(images, labels, strict=True)), resolution=4, **same)
@@ -225,7 +226,7 @@ def test_a_built_benchmark_says_its_part_and_an_experiment_takes_it(tmp_path: Pa
 @pytest.mark.usefixtures("_own_cache")
 def test_an_experiment_trains_and_tests_on_its_part(tmp_path: Path) -> None:
     data = folder(tmp_path / "data", pictures(400))
-    raw = {
+    raw: dict[str, Any] = {
         "data": {"source": str(data), "resolution": 8, "clients": 2, "new_clients": 1},
         "method": {"name": "fedavg"},
     }

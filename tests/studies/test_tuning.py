@@ -169,7 +169,7 @@ def test_only_what_can_be_tuned_is() -> None:
 
 def test_the_command_tries_scores_resumes_and_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
-    monkeypatch.setitem(TUNABLES, "fedbasis", replace(TUNABLES["fedbasis"], ways=("coefficients",)))  # type: ignore[arg-type]
+    monkeypatch.setitem(TUNABLES, "fedbasis", replace(TUNABLES["fedbasis"], ways=("coefficients",)))
 
     def call(*arguments: str) -> str:
         result = CliRunner().invoke(app, ["tune", *arguments, "--out", str(out)], catch_exceptions=False)

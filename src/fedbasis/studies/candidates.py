@@ -43,7 +43,7 @@ class Tunable:
         return ({}, *({RATE: rate} for rate in RATES), *self.own)
 
 
-PRINTED = "fedbasis-printed"
+PRINTED = "fedbasis-paper"
 KEPT = ("client-state",)
 REGULARIZED: tuple[Candidate, ...] = ({DECAY: 1e-3}, *({RATE: rate, DECAY: 1e-3} for rate in RATES))
 """For methods without important settings of their own: the four rates with ten times the usual weight decay."""
@@ -70,7 +70,7 @@ TUNABLES: Mapping[str, Tunable] = {
         Tunable("fedbn", REGULARIZED, ways=("bn", "lp", "ft"), participating=KEPT),
         Tunable(
             "fedrep",
-            ({"method.head_epochs": 10}, *({"method.head_epochs": 10, RATE: rate} for rate in RATES)),
+            (*_own("head_epochs", 5, 20), *({"method.head_epochs": epochs, RATE: 0.02} for epochs in (5, 20))),
             ways=("lp", "ft"),
             participating=KEPT,
         ),
@@ -78,7 +78,7 @@ TUNABLES: Mapping[str, Tunable] = {
         Tunable("lg-fedavg", REGULARIZED, participating=KEPT),
         Tunable(
             "pfedhn",
-            (*_own("rate", 0.25, 0.5, 1.0), {"method.rate": 0.5, RATE: 0.02}),
+            (*_own("rate", 0.2, 1.0), {"method.rate": 0.2, RATE: 0.02}, {"method.rate": 1.0, RATE: 0.02}),
             ways=("embedding+lp", "embedding+ft"),
         ),
         Tunable("per-fedavg-fo", (*_own("inner_rate", 0.001, 0.03, 0.1), {"method.inner_rate": 0.03, RATE: 0.02}),
@@ -103,8 +103,8 @@ TUNABLES: Mapping[str, Tunable] = {
                 participating=KEPT),
         Tunable("l2gd", _own("pull", 0.1, 0.25, 0.75, 1.0), participating=KEPT),
         Tunable("fed-mtl", _own("l1", 1e-4, 1e-2, 1e-1, 1.0), participating=KEPT),
-        Tunable("ifca", (*_own("clusters", 2, 8), *_own("noise", 0.01, 0.03))),
-        Tunable("fedem", (*_own("components", 2, 4), *_own("noise", 0.01, 0.03))),
+        Tunable("ifca", _own("clusters", 2, 3, 6, 8)),
+        Tunable("fedem", _own("components", 2, 4, 5, 6)),
         Tunable("fedbasis", (*_own("coefficient_rate", 0.03, 0.3), *_own("tau", 0.3), *_own("warm_start", 0.5)),
                 ways=("coefficients+classifier",)),
         Tunable(

@@ -15,7 +15,6 @@ from pflbed.files import write_json
 from pflbed.foreign import read_json_object
 
 HERE = Path(__file__).parent / "tuned"
-FORMAT = 1
 
 
 class _Strict(BaseModel):
@@ -62,7 +61,7 @@ class TunedMethod(_Strict):
 class Tuned(_Strict):
     """The tuning of methods on one testbed at one scale."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     scale: str
     testbed: str
     data: dict[str, Any] = Field(max_length=100)

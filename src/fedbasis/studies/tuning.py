@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from fedbasis.methods import find_method
 from fedbasis.report.runs import RunData
@@ -79,7 +80,11 @@ def tries(setup: Setup, testbed: str, tunable: Tunable) -> list[PlannedTry]:
     for number, candidate in enumerate(tunable.candidates):
         sections = by_section(candidate)
         settings = {**tunable.variant, **sections.pop("method", {})}
-        changes = {**sections, "data": bed.tuning, "personalize": {**sections.get("personalize", {}), **serve}}
+        changes: dict[str, Any] = {
+            **sections,
+            "data": bed.tuning,
+            "personalize": {**sections.get("personalize", {}), **serve},
+        }
         requests = tuple(
             plain.request(
                 testbed, tunable.method_name, seed, f"{tunable.name}, try {number + 1}", settings=settings, **changes
