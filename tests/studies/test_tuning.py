@@ -1,5 +1,6 @@
 """Tuning: equal chances for every method, on images and seeds of no table; the winners are what the tables use."""
 
+import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -220,3 +221,21 @@ def test_a_log_keeps_what_other_commands_tuned(tmp_path: Path) -> None:
     both = merged(CPU, "pacs", tmp_path, found)
     assert list(both.methods) == ["fedavg", "ditto"]
     assert both.data["part"] == "tuning"
+
+
+def test_the_protocol_lists_every_try() -> None:
+    page = Path(__file__).parents[2] / "docs" / "protocol.md"
+    assert {"<!-- tuning: tries -->", "<!-- tuning: logs -->"} <= set(page.read_text().splitlines())
+    spec = importlib.util.spec_from_file_location("hooks", page.with_name("hooks.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    text = hooks.on_page_markdown(page.read_text())
+    assert "<!--" not in text
+    for name, tunable in TUNABLES.items():
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| `{name}` | `")]
+        assert row.count(";") == len(tunable.own) - 1
+        assert all(str(value) in row for one in tunable.own for value in one.values())
+    for path in tuned.HERE.glob("*.json"):
+        assert f"### {read_tuned(path).testbed}, scale `{read_tuned(path).scale}`" in text
