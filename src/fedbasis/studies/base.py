@@ -70,22 +70,15 @@ class Setup:
         """Return one of the scale's datasets."""
         return self.scale.testbeds[name]
 
-    def raw(
-        self, testbed: str, method: str, seed: int = 0, tuned: str = "", **changes: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def raw(self, testbed: str, method: str, seed: int = 0, **changes: Mapping[str, Any]) -> dict[str, Any]:
         """Write a configuration.
 
-        Args:
-            testbed: The dataset.
-            method: The method.
-            seed: The seed.
-            tuned: The name under which the method was tuned, if it is a variant.
-            **changes: Go into the sections on top of the scale's and the tuned settings, ``settings`` to the method.
+        ``changes`` go into its sections on top of the scale's and of what was tuned, ``settings`` to the method.
         """
-        base, best = self.testbed(testbed), self.scale.tuned(testbed, tuned or method) if self.tuned else {}
+        base, best = self.testbed(testbed), self.scale.tuned(testbed, method) if self.tuned else {}
         sections = {"data": base.data, "model": base.model, "train": base.train, "personalize": base.personalize}
         raw: dict[str, Any] = {
-            name: {**section, **best.get(name, {}), **changes.get(name, {})} for name, section in sections.items()
+            key: {**section, **best.get(key, {}), **changes.get(key, {})} for key, section in sections.items()
         }
         raw["data"]["source"] = self._place(base)
         settings = {**self.scale.untuned(testbed, method), **best.get("method", {}), **changes.get("settings", {})}
@@ -95,10 +88,10 @@ class Setup:
         return {**raw, "machine": machine, "seed": seed, "method": {"name": method, **settings}}
 
     def request(
-        self, testbed: str, method: str, seed: int, name: str = "", post_step: str = "", tuned: str = "", **changes: Any
+        self, testbed: str, method: str, seed: int, name: str = "", post_step: str = "", **changes: Any
     ) -> RunRequest:
         """Plan a run."""
-        return RunRequest(testbed, name or method, seed, self.raw(testbed, method, seed, tuned, **changes), post_step)
+        return RunRequest(testbed, name or method, seed, self.raw(testbed, method, seed, **changes), post_step)
 
     def prepared(self, testbed: str) -> Prepared:
         """Return a dataset split among clients, by the first seed."""

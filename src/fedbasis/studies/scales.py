@@ -77,18 +77,9 @@ class Scale:
         """Return what ``fedbasis tune`` chose for a method or a variant of one, by section; empty if nothing."""
         return winners(self.name, testbed, name)
 
-    def settings(self, testbed: str, method: str, tuned: str = "") -> Settings:
-        """Return a method's settings on a dataset; what is not here is the method's default.
-
-        Args:
-            testbed: The dataset.
-            method: The method.
-            tuned: The name under which it was tuned, if it is a variant.
-
-        Returns:
-            The settings at this scale, with those that tuning chose in place of them.
-        """
-        return {**self.untuned(testbed, method), **self.tuned(testbed, tuned or method).get("method", {})}
+    def settings(self, testbed: str, method: str) -> Settings:
+        """Return a method's settings on a dataset, the tuned ones included; what is not here is its default."""
+        return {**self.untuned(testbed, method), **self.tuned(testbed, method).get("method", {})}
 
     def untuned(self, testbed: str, method: str) -> Settings:
         """Return a method's settings on a dataset before anything was tuned.
