@@ -1,7 +1,7 @@
 """Fill the pages that are generated: the command line from its typer apps, the configuration from its classes.
 
-A page asks for a part by a comment on a line of its own: ``<!-- command line: fedbasis -->`` or
-``<!-- configuration -->``. Nothing here needs a network.
+A page asks for a part by a comment on a line of its own: ``<!-- command line: fedbasis -->``,
+``<!-- configuration -->``, ``<!-- tuning: tries -->`` or ``<!-- tuning: logs -->``. Nothing here needs a network.
 """
 
 import importlib
@@ -15,12 +15,16 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 COMMANDS = re.compile(r"^<!-- command line: (\w+) -->$", re.MULTILINE)
 KEYS = re.compile(r"^<!-- configuration -->$", re.MULTILINE)
+TRIES = re.compile(r"^<!-- tuning: tries -->$", re.MULTILINE)
+WINNERS = re.compile(r"^<!-- tuning: logs -->$", re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace the comments of a page by what they ask for (mkdocs calls this for every page)."""
     markdown = COMMANDS.sub(lambda found: command_line(found[1]), markdown)
-    return KEYS.sub(lambda _: configuration(), markdown)
+    markdown = KEYS.sub(lambda _: configuration(), markdown)
+    markdown = TRIES.sub(lambda _: tuning_tries(), markdown)
+    return WINNERS.sub(lambda _: tuning_logs(), markdown)
 
 
 def command_line(program: str) -> str:
@@ -86,3 +90,25 @@ def configuration() -> str:
             shown = section
         parts.append(f"| `{key}` | `{_cell(default)}` | {_cell(meaning)} |")
     return "\n".join(parts)
+
+
+def tuning_tries() -> str:
+    """List what is tried for every method."""
+    from fedbasis.studies.candidates import TUNABLES
+    from fedbasis.studies.tuning import in_words
+
+    lines = ["| name | its own four tries |", "| --- | --- |"]
+    for name, tunable in TUNABLES.items():
+        lines.append(f"| `{name}` | {'; '.join(f'`{in_words(one)}`' for one in tunable.own)} |")
+    return "\n".join(lines)
+
+
+def tuning_logs() -> str:
+    """Show the logs that are committed."""
+    from fedbasis.studies.tuned import HERE, read_tuned
+    from fedbasis.studies.tuning import as_markdown
+
+    logs = [read_tuned(path) for path in sorted(HERE.glob("*.json"))]
+    if not logs:
+        return "No log is committed yet: every method has its settings as they are."
+    return "\n\n".join(f"### {log.testbed}, scale `{log.scale}`\n\n{as_markdown(log)}" for log in logs)

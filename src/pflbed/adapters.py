@@ -12,7 +12,9 @@ from PIL import Image, ImageOps
 from pflbed.client_data import Clients
 from pflbed.errors import InputError, did_you_mean
 from pflbed.images import Resolution, fit, flat, shape_of
-from pflbed.in_memory import from_arrays
+from pflbed.in_memory import spec_of, split_arrays
+from pflbed.parts import image_number
+from pflbed.spec import ALL
 
 Column = str | Callable[[int], Any] | Sequence[Any]
 """A column of rows that are dicts, a function of the row's index, or one value per row."""
@@ -55,7 +57,7 @@ def from_dataset(
         clients: Participating clients per domain.
         new: New clients per domain.
         seed: Another seed gives another split.
-        **spec: Further fields of ``Spec``, such as ``alpha`` or ``partition``.
+        **spec: Further fields of ``Spec``, such as ``alpha``, ``partition`` or ``part``.
 
     Returns:
         The clients by name.
@@ -70,24 +72,27 @@ def from_dataset(
     count = _count(dataset)
     images: list[NDArray[np.uint8]] = []
     labels: list[Any] = []
+    chosen = spec_of(clients, new, seed, user is not None, spec)
+    contents: list[int] = []
     domains, users = _Values(dataset, domain, "domain", 2), _Values(dataset, user, "user", None)
     for i, row in _rows(dataset, count):
-        images.append(_sized(_pixels(_cell(row, image, 0, i), channels, i), resolution))
+        found = _cell(row, image, 0, i)
+        images.append(_sized(_pixels(found, channels, i), resolution))
+        if chosen.part != ALL:  # which part it is in must not depend on the size that is asked for
+            contents.append(image_number(_pixels(found, None, i)))
         labels.append(_plain(_cell(row, label, 1, i)))
         domains.add(i, row)
         users.add(i, row)
     whole_numbers = all(isinstance(value, int) for value in labels)
     named = classes if classes is not None else _class_names(dataset, label) if whole_numbers else None
-    return from_arrays(
+    return split_arrays(
         _stacked(images),
         labels if whole_numbers else [str(value) for value in labels],
-        domains=domains.values(count),
-        users=users.values(count),
-        classes=named,
-        clients=clients,
-        new=new,
-        seed=seed,
-        **spec,
+        domains.values(count),
+        users.values(count),
+        named,
+        chosen,
+        np.array(contents, dtype=np.uint64) if contents else None,
     )
 
 

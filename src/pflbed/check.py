@@ -9,9 +9,11 @@ import contextlib
 import hashlib
 import json
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pflbed.benchmark import NEW, TEST, Benchmark
 from pflbed.cache import CHUNK, Progress, cache_dir, stamp
@@ -19,12 +21,13 @@ from pflbed.errors import InputError
 from pflbed.files import write_json
 from pflbed.foreign import read_json_object
 from pflbed.images import UNREADABLE, Opener, careful, flat, open_file, reason
+from pflbed.parts import content_number, pixel_digest
 from pflbed.problems import Problem, sentences
 from pflbed.safe_paths import UnsafePathError
-from pflbed.table import Table
+from pflbed.table import Contents, Table
 from pflbed.workers import Job, how_many, run_jobs
 
-FORMAT = 1
+FORMAT = 2
 MAX_RESULT = 512 * 2**20
 
 
@@ -36,6 +39,8 @@ class Findings:
     """Unreadable images, each with the reason, in the table's order."""
     duplicates: list[tuple[str, ...]]
     """Sets of images with the same pixels, in the table's order."""
+    contents: Contents = field(default_factory=lambda: np.zeros(0, dtype=np.uint64), compare=False)
+    """The content number of every row of the table; that of an unreadable image is 0 and means nothing."""
 
 
 def check(
@@ -74,7 +79,11 @@ def check(
     alike: defaultdict[str, list[int]] = defaultdict(list)
     for row in sorted(pixels):
         alike[pixels[row]].append(row)
-    found = {"bad": sorted(bad.items()), "duplicates": [rows for rows in alike.values() if len(rows) > 1]}
+    found = {
+        "bad": sorted(bad.items()),
+        "duplicates": [rows for rows in alike.values() if len(rows) > 1],
+        "contents": [pixels.get(row, "")[:16] for row in range(len(table))],
+    }
     write_json(place, {"format": FORMAT, "stamp": key, "found": found, "sha256": _digest(found)})
     return _findings(found, table)
 
@@ -87,9 +96,7 @@ def check_chunk(open_image: Opener, job: Job) -> Any:
         try:
             with careful(), open_image(root, path) as opened:
                 image = flat(opened)
-            digest = hashlib.sha256(f"{image.width} {image.height} ".encode())
-            digest.update(image.tobytes())
-            answer.append((digest.hexdigest(), ""))
+            answer.append((pixel_digest(image.width, image.height, image.tobytes()), ""))
         except InputError as error:
             if not isinstance(error, UnsafePathError):
                 raise
@@ -193,12 +200,15 @@ def _across(table: Table, findings: Findings) -> list[list[str]]:
 
 
 def _digest(found: Any) -> str:
-    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
 def _findings(found: Any, table: Table) -> Findings:
     bad = [(table.paths[row], str(why)) for row, why in found["bad"]]
-    return Findings(bad, [tuple(table.paths[row] for row in rows) for rows in found["duplicates"]])
+    contents = np.array([content_number(text) if text else 0 for text in found["contents"]], dtype=np.uint64)
+    if contents.shape != (len(table),):
+        raise ValueError("there must be one content number per row")
+    return Findings(bad, [tuple(table.paths[row] for row in rows) for rows in found["duplicates"]], contents)
 
 
 def _recall(place: Path, key: str, table: Table) -> Findings | None:

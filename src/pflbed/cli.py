@@ -73,6 +73,14 @@ class Partition(StrEnum):
     mixture = "mixture"
 
 
+class Part(StrEnum):
+    """Which images are split."""
+
+    all = "all"
+    tuning = "tuning"
+    tables = "tables"
+
+
 class Kind(StrEnum):
     """What an export is for."""
 
@@ -163,6 +171,10 @@ def build(
     ] = None,
     classes_per_client: Annotated[int | None, typer.Option(min=1, metavar="N", help="For shards [5].")] = None,
     domain_alpha: Annotated[float | None, typer.Option(help="For mixtures: smaller is purer [0.3].")] = None,
+    part: Annotated[
+        Part,
+        typer.Option(help="tuning: a quarter of the images, by their pixels alone; tables: the others, for results."),
+    ] = Part.all,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Another seed is another benchmark.")] = 0,
     names_only: Annotated[
         bool, typer.Option("--names-only", help="Open no image: quick, but broken and doubled ones stay in.")
@@ -173,7 +185,8 @@ def build(
 
     Writes manifest.parquet (a row per image), card.json (its settings, and P_m(y) of every client) and clients.png.
     Images that cannot be read are left out, and copies of one picture within a domain stay on one side of every split.
-    Defaults are the paper's settings for the dataset that --source names.
+    Defaults are the paper's settings for the dataset that --source names. --part splits one of two fixed parts of the
+    dataset: settings that were chosen on 'tuning' were never chosen on an image of 'tables', for any seed.
 
     How images become clients (--partition):
 
@@ -199,6 +212,7 @@ def build(
             "partition": partition.value if partition else None, "clients_per_domain": clients,
             "new_clients_per_domain": new, "alpha": alpha, "split": _split(split), "sizes": _sizes(sizes),
             "min_rows": min_rows, "classes_per_client": classes_per_client, "domain_alpha": domain_alpha,
+            "part": part.value,
         }  # fmt: skip
         spec = dataset.source.spec.changed({name: value for name, value in given.items() if value is not None}, seed)
         found, findings = dataset, None

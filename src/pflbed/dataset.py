@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pflbed.cache import Decoded, Progress, decode
 from pflbed.errors import InputError, did_you_mean
 from pflbed.images import Resolution, open_file
+from pflbed.parts import contents_of, part_rows, shared
 from pflbed.problems import Problem, sentences
 from pflbed.sources import SOURCES
 from pflbed.sources.base import Source
@@ -69,12 +70,21 @@ class Dataset:
         from pflbed.check import Findings, check, content_groups
 
         if self.source.decoded is not None:  # computed images are readable and distinct
-            return self, Findings([], []), self.problems()
+            contents = shared(contents_of(_part(self.source.decoded(progress), self.table).images), self.table.groups)
+            return replace(self, table=replace(self.table, contents=contents)), Findings([], []), self.problems()
         findings = check(self.root, self.table, self.source.open_image, progress)
         problems = self.problems(findings)
         bad = {path for path, _ in findings.bad}
-        table = self.table.take([i for i, path in enumerate(self.table.paths) if path not in bad])
-        return replace(self, table=replace(table, groups=content_groups(table, findings))), findings, problems
+        table = replace(self.table, contents=findings.contents)
+        table = table.take([i for i, path in enumerate(table.paths) if path not in bad])
+        groups = content_groups(table, findings)
+        assert table.contents is not None
+        table = replace(table, groups=groups, contents=shared(table.contents, groups))
+        return replace(self, table=table), findings, problems
+
+    def part(self, name: str) -> Dataset:
+        """Return a part of this dataset, which must have been ``checked``; see ``pflbed.parts``."""
+        return replace(self, table=self.table.take(part_rows(self.table, name)))
 
 
 def find(

@@ -12,6 +12,7 @@ from pflbed.benchmark import UNUSED, Benchmark
 from pflbed.mismatch import mismatch
 from pflbed.plain_text import one_line
 from pflbed.predictions import ROLES, Scores
+from pflbed.spec import ALL, PARTS
 from pflbed.table import Table
 
 
@@ -106,6 +107,8 @@ def summary(benchmark: Benchmark) -> Iterator[str]:
         f"{len(benchmark.table):,} images ({benchmark.spec.partition}, seed {benchmark.spec.seed}); the smallest, "
         f"{sizes[0][1]}, trains on {sizes[0][0]}, the largest, {sizes[-1][1]}, on {sizes[-1][0]}."
     )
+    if benchmark.spec.part != ALL:
+        yield f"These are the images of the part '{benchmark.spec.part}': {PARTS[benchmark.spec.part]}."
     if unused := int((benchmark.split == UNUSED).sum()):
         yield f"{unused:,} images are unused: duplicates that would be in two splits, or images of no client."
     measured = mismatch(benchmark)

@@ -14,9 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from pflbed.client_data import Clients
 from pflbed.dataset import EMBEDDED, find
 from pflbed.errors import InputError, did_you_mean
-from pflbed.spec import Spec
+from pflbed.parts import contents_of, part_rows
+from pflbed.spec import ALL, Spec
 from pflbed.split import build
-from pflbed.table import Rows, Table, in_order, limited_rows
+from pflbed.table import Contents, Rows, Table, in_order, limited_rows
 
 DOMAIN = "data"
 """The one domain of images whose domains are not given."""
@@ -38,7 +39,7 @@ def digits4(
         alpha: Dirichlet concentration over classes; smaller is more skewed.
         seed: Another seed gives another split.
         limit: Use at most this many images of every class of every domain; None uses all.
-        **spec: Further fields of ``Spec``, such as ``partition="iid"``.
+        **spec: Further fields of ``Spec``, such as ``partition="iid"`` or ``part="tuning"``.
 
     Returns:
         The clients by name, such as "mnist/p00" (participating) and "mnist/n00" (new).
@@ -52,6 +53,8 @@ def digits4(
     """
     chosen = _spec(clients, new, seed, {"alpha": alpha, **spec})
     dataset = find(EMBEDDED)
+    if chosen.part != ALL:
+        dataset = dataset.checked()[0].part(chosen.part)
     decoded = dataset.decode(28)
     table, images = decoded.table, decoded.images
     if limit is not None:
@@ -84,7 +87,7 @@ def from_arrays(
         clients: Participating clients per domain.
         new: New clients per domain.
         seed: Another seed gives another split.
-        **spec: Further fields of ``Spec``, such as ``alpha`` or ``partition``.
+        **spec: Further fields of ``Spec``, such as ``alpha``, ``partition`` or ``part``.
 
     Returns:
         The clients by name, such as "data/p00" (participating) and "data/n00" (new).
@@ -97,7 +100,24 @@ def from_arrays(
         >>> clients["data/n00"].train.pixels.shape[1:]
         (32, 24, 1)
     """
-    chosen = _spec(clients, new, seed, ({} if users is None else {"partition": "natural"}) | spec)
+    return split_arrays(images, labels, domains, users, classes, spec_of(clients, new, seed, users is not None, spec))
+
+
+def spec_of(clients: int, new: int, seed: int, by_user: bool, given: Mapping[str, Any]) -> Spec:
+    """Return the spec of a call; where users are known, every client is one of them."""
+    return _spec(clients, new, seed, ({"partition": "natural"} if by_user else {}) | dict(given))
+
+
+def split_arrays(
+    images: ArrayLike,
+    labels: ArrayLike,
+    domains: Sequence[str] | None,
+    users: Sequence[Any] | None,
+    classes: Sequence[str] | None,
+    chosen: Spec,
+    contents: Contents | None = None,
+) -> Clients:
+    """Split arrays by a spec; ``contents`` are the content numbers of the images before they were scaled."""
     pixels = _pixels(images)
     class_names, numbers = _labels(labels, classes, len(pixels))
     domain_names, places = _encoded("domains", [DOMAIN] * len(pixels) if domains is None else domains, len(pixels))
@@ -112,7 +132,11 @@ def from_arrays(
         digest=_digest(pixels, [numbers, places, owners], [class_names, domain_names, user_names]),
         users=owners,
         user_names=user_names,
+        contents=contents_of(pixels) if contents is None and chosen.part != ALL else contents,
     )
+    if chosen.part != ALL:
+        rows = part_rows(table, chosen.part)
+        table, pixels = table.take(rows), pixels[rows]
     return Clients(build(table, chosen), pixels)
 
 

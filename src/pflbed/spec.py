@@ -18,6 +18,12 @@ PARTITIONS = {
     "iid": "every client is a random sample of its domain, all equally large",
     "mixture": "clients mix domains by Dirichlet(domain_alpha), and classes by Dirichlet(alpha)",
 }
+ALL, TUNING, TABLES = "all", "tuning", "tables"
+PARTS = {
+    ALL: "every image (default)",
+    TUNING: "about a quarter of the images, chosen by their pixels alone: to choose settings on",
+    TABLES: "all others: for results whose settings were chosen on the tuning part",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +41,7 @@ class Spec:
         partition: How images are assigned to clients; one of ``PARTITIONS``.
         classes_per_client: For the partition "shards".
         domain_alpha: For the partition "mixture": smaller is more skewed towards one domain.
+        part: The part of the dataset that is split; one of ``PARTS``.
 
     Example:
         >>> spec = Spec(clients_per_domain=5, partition="iid")
@@ -66,6 +73,8 @@ class Spec:
     """For shards."""
     domain_alpha: float = 0.3
     """For mixtures: the smaller, the more a client's images are from one domain."""
+    part: str = ALL
+    """The part of the dataset that is split; one of ``PARTS``. An image's part depends on its pixels alone."""
 
     def __post_init__(self) -> None:
         for name, least in (("clients_per_domain", 1), ("new_clients_per_domain", 0), ("min_rows", 1), ("seed", 0),
@@ -79,6 +88,9 @@ class Spec:
         if self.partition not in PARTITIONS:
             hint = did_you_mean(str(self.partition), list(PARTITIONS))
             raise InputError(f"partition must be a known one, got {self.partition!r}{hint}; choose one of these")
+        if self.part not in PARTS:
+            hint = did_you_mean(str(self.part), list(PARTS))
+            raise InputError(f"part must be one of {', '.join(PARTS)}, got {self.part!r}{hint}; choose one of these")
         self._check_split()
         self._check_sizes()
 

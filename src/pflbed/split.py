@@ -25,6 +25,7 @@ from pflbed.partition import (
     shards,
     stratified_split,
 )
+from pflbed.parts import part_rows
 from pflbed.seeding import generator
 from pflbed.spec import Spec
 from pflbed.table import Rows, Table
@@ -43,7 +44,7 @@ def build(table: Table, spec: Spec) -> Benchmark:
 
     Args:
         table: The images of a dataset, without pixels.
-        spec: How to split it.
+        spec: How to split it. If it names a part, the benchmark's table has the rows of that part alone.
 
     Returns:
         The benchmark. The same table and spec always give the same one.
@@ -60,6 +61,7 @@ def build(table: Table, spec: Spec) -> Benchmark:
     """
     if not len(table):
         raise InputError("A benchmark must have images, got an empty table; check where the data is read")
+    table = table.take(part_rows(table, spec.part))
     if spec.natural:
         return natural(table, spec)
     assignment = Assignment(table, spec)

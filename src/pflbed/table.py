@@ -15,6 +15,7 @@ from pflbed.errors import InputError
 from pflbed.seeding import generator
 
 Rows = NDArray[np.int64]
+Contents = NDArray[np.uint64]
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 MAX_CLASSES = 100_000
 """Every client has a distribution over all classes; with paths mistaken for classes it would fill the memory."""
@@ -35,6 +36,7 @@ class Table:
         users: The user of every image, an index into ``user_names``; None if unknown.
         user_names: The names of the users.
         official_test: Which images are the dataset's official test set; None if it has none.
+        contents: A number per image that depends on its pixels alone; None if no image was opened.
 
     Example:
         >>> table = Table(paths=("1.png", "2.png"), labels=np.array([0, 1]), domains=np.array([0, 0]),
@@ -60,6 +62,8 @@ class Table:
     user_names: tuple[str, ...] = ()
     official_test: NDArray[np.bool_] | None = None
     """Which rows are the official test set, if the dataset has one."""
+    contents: Contents | None = None
+    """The content numbers of ``pflbed.parts``, which a group shares; None if no image was opened."""
 
     def __post_init__(self) -> None:
         count = len(self.paths)
@@ -92,6 +96,14 @@ class Table:
                 raise InputError(f"official_test must hold one bool per path, got shape {held.shape} for {count} paths")
             held.setflags(write=False)
             object.__setattr__(self, "official_test", held)
+        if self.contents is not None:
+            contents = np.array(self.contents, dtype=np.uint64)
+            if contents.shape != (count,):
+                raise InputError(
+                    f"contents must hold one number per path, got shape {contents.shape} for {count} paths"
+                )
+            contents.setflags(write=False)
+            object.__setattr__(self, "contents", contents)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -112,6 +124,7 @@ class Table:
             groups=None if self.groups is None else tuple(self.groups[i] for i in rows),
             users=None if self.users is None else self.users[rows],
             official_test=None if self.official_test is None else self.official_test[rows],
+            contents=None if self.contents is None else self.contents[rows],
         )
 
 

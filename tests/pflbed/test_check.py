@@ -175,7 +175,7 @@ def test_what_was_found_is_kept_until_something_changes(root: Path) -> None:
     for damaged in (
         "{",
         "[]",
-        content.replace('"format": 1', '"format": 0'),
+        content.replace('"format": 2', '"format": 1'),
         content.replace("Unidentified", "Identified"),
         json.dumps({**json.loads(content), "found": {"bad": [], "duplicates": []}}),
     ):

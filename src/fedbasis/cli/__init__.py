@@ -14,6 +14,7 @@ from fedbasis.cli.federation import federation
 from fedbasis.cli.reproduce import reproduce
 from fedbasis.cli.serving import OwnNetwork, Trust, personalize, predict
 from fedbasis.cli.start import init, weights
+from fedbasis.cli.tune import tune
 from pflbed import cache_command
 from pflbed.errors import InputError
 from pflbed.terminal import QuietOption, VerboseOption, VersionOption, reflow, run, say_json, writable
@@ -32,7 +33,8 @@ app = typer.Typer(
 
     Start with [bold]fedbasis demo[/bold]. Then: [bold]train[/bold] bases from a configuration,
     [bold]personalize[/bold] them for a folder of images, [bold]predict[/bold] with the result; [bold]report[/bold] on
-    runs or [bold]compare[/bold] two of them; [bold]reproduce[/bold] the paper's tables and figures.""",
+    runs or [bold]compare[/bold] two of them; [bold]reproduce[/bold] the paper's tables and figures, and
+    [bold]tune[/bold] the methods that they compare.""",
 )
 
 
@@ -295,6 +297,7 @@ def methods(
 
 
 app.command()(reproduce)
+app.command()(tune)
 app.add_typer(federation, name="federation")
 app.add_typer(cache_command.app, name="cache")
 reflow(app)

@@ -57,7 +57,7 @@ def reproduce(
 
     chosen, size = studies(names), SCALES[scale.value]
     setup = Setup(
-        size, _places(data or [], cifar), weights, tuple(range(seeds or size.seeds)), _methods(methods), not dry_run
+        size, places_of(data or [], cifar), weights, tuple(range(seeds or size.seeds)), _methods(methods), not dry_run
     )
     items = plan(chosen, setup)
     if not dry_run:
@@ -65,10 +65,10 @@ def reproduce(
         writable(out)
     if dry_run:
         done_before = finished(items, out)
-        console.print(_plan_table(items, done_before, size.what))
+        console.print(plan_table(items, done_before, size.what))
         console.print(f"{len(items)} runs: {sum(done_before)} done, {len(items) - sum(done_before)} to do.")
         return
-    with _Progress(items) as progress:
+    with PlanProgress(items) as progress:
         done = carry_out_plan(items, out, jobs, progress.observer, progress.ended)
     for item, error in done.failed:
         name = f"[red]{item.request.name} on {item.request.testbed}, seed {item.request.seed}:[/red]"
@@ -104,7 +104,7 @@ def _command(names: Sequence[str], scale: str, setup: Any, seeds: int | None, jo
     return " ".join(["fedbasis reproduce", *names, "--scale", scale, *places, *weights, *methods, *numbers])
 
 
-def _places(given: Sequence[str], cifar: str | None) -> dict[str, str]:
+def places_of(given: Sequence[str], cifar: str | None) -> dict[str, str]:
     """Return the folders by dataset from ``FOLDER`` and ``DATASET=FOLDER``."""
     from pflbed.sources import SOURCES
 
@@ -131,7 +131,8 @@ def _methods(given: str | None) -> tuple[str, ...] | None:
     return names
 
 
-def _plan_table(items: Sequence[Any], done: Sequence[bool], what: str) -> Table:
+def plan_table(items: Sequence[Any], done: Sequence[bool], what: str) -> Table:
+    """List the runs of a plan, done and to do."""
     table = Table(title=f"{len(items)} runs: {what}", title_justify="left", title_style="bold")
     for name in ("run", "dataset", "seed", "for", "state"):
         table.add_column(name, justify="right" if name == "seed" else "left", overflow="fold")
@@ -143,7 +144,7 @@ def _plan_table(items: Sequence[Any], done: Sequence[bool], what: str) -> Table:
     return table
 
 
-class _Progress:
+class PlanProgress:
     """One bar for the whole plan, with the same weight for every run; a line per run if there is no terminal."""
 
     def __init__(self, items: Sequence[Any]) -> None:
@@ -155,7 +156,7 @@ class _Progress:
         )  # fmt: skip
         self._task: TaskID = self._bar.add_task("", total=len(items))
 
-    def __enter__(self) -> "_Progress":
+    def __enter__(self) -> "PlanProgress":
         self._bar.start()
         return self
 

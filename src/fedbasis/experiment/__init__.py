@@ -158,6 +158,7 @@ def prepare(experiment: Experiment, emit: Emit = ignore) -> Prepared:
     dataset, findings, _ = dataset.checked(progress)
     if findings.bad:
         emit(ImagesSkipped(findings.bad))
+    dataset = dataset.part(data.part)
     decoded = dataset.decode(data.resolution, progress=progress, channels=data.channels)
     table, images = decoded.table, decoded.images
     if data.limit is not None:

@@ -44,6 +44,10 @@ class DataConfig(ConfigSection):
     dataset: str | None = Field(
         default=None, description="the dataset in the folder: pacs, cifar10 ...; unset: any images"
     )
+    part: Literal["all", "tuning", "tables"] = Field(
+        default="all",
+        description="tuning: a fixed quarter of the images, by their pixels, to choose settings on; tables: the others",
+    )
     resolution: Side | Annotated[tuple[Side, Side], Strict(False)] = Field(
         default=28, description="images are scaled and cropped to this square, or to [height, width]"
     )
@@ -84,7 +88,7 @@ class DataConfig(ConfigSection):
         return Spec(
             clients_per_domain=self.clients, new_clients_per_domain=self.new_clients, alpha=self.alpha,
             split=self.split, min_rows=self.min_rows, sizes=self.sizes, seed=seed, partition=self.partition,
-            classes_per_client=self.classes_per_client, domain_alpha=self.domain_alpha,
+            classes_per_client=self.classes_per_client, domain_alpha=self.domain_alpha, part=self.part,
         )  # fmt: skip
 
     def as_built(self, spec: Spec) -> Self:
@@ -94,7 +98,7 @@ class DataConfig(ConfigSection):
                 "clients": spec.clients_per_domain, "new_clients": spec.new_clients_per_domain, "alpha": spec.alpha,
                 "split": spec.split, "min_rows": spec.min_rows, "sizes": dict(spec.sizes),
                 "partition": spec.partition, "classes_per_client": spec.classes_per_client,
-                "domain_alpha": spec.domain_alpha,
+                "domain_alpha": spec.domain_alpha, "part": spec.part,
             }
         )  # fmt: skip
 

@@ -59,6 +59,8 @@ class Setup:
     """Only these, where a study compares methods."""
     strict: bool = True
     """Whether data and weights must be given; a dry run needs neither."""
+    tuned: bool = True
+    """Whether methods have the settings that tuning chose for them."""
 
     def allows(self, method: str) -> bool:
         """Whether a method was not excluded."""
@@ -69,12 +71,17 @@ class Setup:
         return self.scale.testbeds[name]
 
     def raw(self, testbed: str, method: str, seed: int = 0, **changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Write a configuration; ``changes`` go into its sections on top of the scale's, ``settings`` to the method."""
-        base = self.testbed(testbed)
+        """Write a configuration.
+
+        ``changes`` go into its sections on top of the scale's and of what was tuned, ``settings`` to the method.
+        """
+        base, best = self.testbed(testbed), self.scale.tuned(testbed, method) if self.tuned else {}
         sections = {"data": base.data, "model": base.model, "train": base.train, "personalize": base.personalize}
-        raw: dict[str, Any] = {name: {**section, **changes.get(name, {})} for name, section in sections.items()}
+        raw: dict[str, Any] = {
+            key: {**section, **best.get(key, {}), **changes.get(key, {})} for key, section in sections.items()
+        }
         raw["data"]["source"] = self._place(base)
-        settings = {**self.scale.settings(testbed, method), **changes.get("settings", {})}
+        settings = {**self.scale.untuned(testbed, method), **best.get("method", {}), **changes.get("settings", {})}
         if base.pretrained and "weights" not in raw["model"]:
             raw["model"] = {**raw["model"], "weights": self._weights(base)}
         machine = {**MACHINE, **({"engine": "serial"} if self.scale.name == "smoke" else {})}

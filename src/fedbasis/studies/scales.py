@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedbasis.studies.tuned import winners
+from pflbed.spec import TABLES, TUNING
+
 Settings = Mapping[str, Any]
 
 
@@ -29,6 +32,8 @@ class TestbedSettings:
     """Whether the network starts from the weights that are given."""
     printed: str = ""
     """The dataset whose numbers in the paper are shown beside the measured ones, if it has another name."""
+    tuning: Settings | None = None
+    """How the tuning part is split among clients, on top of ``data``; None if nothing can be tuned."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,16 @@ class Scale:
         """Whether the paper's claims can be judged at this scale."""
         return self.name != "smoke"
 
+    def tuned(self, testbed: str, name: str) -> Mapping[str, Settings]:
+        """Return what ``fedbasis tune`` chose for a method or a variant of one, by section; empty if nothing."""
+        return winners(self.name, testbed, name)
+
     def settings(self, testbed: str, method: str) -> Settings:
-        """Return a method's settings on a dataset; what is not here is the method's default.
+        """Return a method's settings on a dataset, the tuned ones included; what is not here is its default."""
+        return {**self.untuned(testbed, method), **self.tuned(testbed, method).get("method", {})}
+
+    def untuned(self, testbed: str, method: str) -> Settings:
+        """Return a method's settings on a dataset before anything was tuned.
 
         By default L2GD communicates at random and FedRep trains its head for ten epochs. Here L2GD trains for the
         scale's epochs, and so does FedRep's head, except at the scale ``paper``, where it keeps its ten.
@@ -114,10 +127,16 @@ def _pflbed(title: str, dataset: str) -> TestbedSettings:
 
 
 def _cifar(
-    title: str, dataset: str, clients: Settings, train: Settings, adapt: Settings, fedbasis: Settings
+    title: str,
+    dataset: str,
+    clients: Settings,
+    train: Settings,
+    adapt: Settings,
+    fedbasis: Settings,
+    tuning: Settings | None = None,
 ) -> TestbedSettings:
     return TestbedSettings(
-        title, {**clients, "dataset": dataset}, {"name": "cnn"}, train, adapt, {**fedbasis, "bases": 3}
+        title, {**clients, "dataset": dataset}, {"name": "cnn"}, train, adapt, {**fedbasis, "bases": 3}, tuning=tuning
     )
 
 
@@ -144,20 +163,22 @@ def _paper() -> Scale:
 def _cpu() -> Scale:
     pacs = TestbedSettings(
         "PACS at 32 pixels",
-        {**PFLBED, "dataset": "pacs", "resolution": 32},
+        {**PFLBED, "dataset": "pacs", "resolution": 32, "part": TABLES},
         {"name": "resnet10", "options": {"width": 16}},
         {**ROUNDS, "rounds": 20, "epochs": 2},
         {**ADAPT, "batch": 16, "validate_every": 4},
         {"bases": 4},
         pretrained=True,
         printed="pacs",
+        tuning={"part": TUNING, "clients": 7, "new_clients": 4},  # about as many images a client as in the tables
     )
     train = {**CIFAR, "rounds": 30, "epochs": 5}
-    some, everyone = {**SOME, "limit": 1200}, {**ALL, "limit": 1200}
+    some, everyone = ({**clients, "limit": 1200, "part": TABLES} for clients in (SOME, ALL))
+    ten, tune = "a fifth of CIFAR-10", {"part": TUNING}
     testbeds = {
         "pacs": pacs,
-        "cifar10": _cifar("a fifth of CIFAR-10", "cifar10", some, train, CIFAR_ADAPT, {}),
-        "cifar10-all": _cifar("a fifth of CIFAR-10", "cifar10", everyone, train, CIFAR_ADAPT, {}),
+        "cifar10": _cifar(ten, "cifar10", some, train, CIFAR_ADAPT, {}, tune),
+        "cifar10-all": _cifar(ten, "cifar10", everyone, train, CIFAR_ADAPT, {}, tune),
     }
     return Scale(
         "cpu", "small images and networks, for two cores", testbeds, main=("pacs",), hard=("pacs",), counted=("pacs",),
@@ -175,7 +196,9 @@ def _smoke() -> Scale:
     shards = {**data, "new_clients": 2, "partition": "shards", "classes_per_client": 5, "sizes": {"M": 1.0}}
     alone = {**shards, "new_clients": 0, "split": [80, 0, 5, 15]}
     testbeds = {
-        "digits4": TestbedSettings("a part of Digits-4", data, tiny, train, adapt, {"bases": 2}, printed="pacs"),
+        "digits4": TestbedSettings(
+            "a part of Digits-4", data, tiny, train, adapt, {"bases": 2}, printed="pacs", tuning={"part": TUNING}
+        ),
         "shards": TestbedSettings("a part of Digits-4", shards, tiny, train, adapt, {"bases": 2}, printed="cifar10"),
         "shards-all": TestbedSettings("a part of Digits-4", alone, tiny, train, adapt, {"bases": 2}, printed="cifar10"),
     }

@@ -1,0 +1,240 @@
+"""Tuning: equal chances for every method, on images and seeds of no table; the winners are what the tables use."""
+
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedbasis.cli import app
+from fedbasis.studies import STUDIES, tuned
+from fedbasis.studies.base import Setup
+from fedbasis.studies.candidates import PRINTED, RATES, TRIES, TUNABLES
+from fedbasis.studies.scales import SCALES
+from fedbasis.studies.tuned import Tuned, read_tuned, shipped
+from fedbasis.studies.tuning import FIRST_SEED, as_markdown, tries, tunables, tuned_testbed
+from pflbed.errors import InputError
+
+CPU = Setup(SCALES["cpu"], seeds=(FIRST_SEED, FIRST_SEED + 1), strict=False)
+COMPARED = ("new-clients", "all-methods", "regularized", "cifar-participating", "cifar-new", "meta-rates")
+
+
+def test_whatever_the_tables_compare_is_tuned() -> None:
+    methods = {request.experiment.method_name for name in COMPARED for request in STUDIES[name].requests(CPU)}
+    assert methods <= {tunable.method_name for tunable in TUNABLES.values()}
+    assert {"fedavg", "fedbasis", PRINTED} <= set(TUNABLES)
+
+
+@pytest.mark.parametrize("name", TUNABLES)
+def test_every_method_has_the_same_number_of_different_valid_tries(name: str) -> None:
+    tunable = TUNABLES[name]
+    assert len(tunable.candidates) == TRIES
+    assert tunable.candidates[0] == {}
+    assert [dict(one) for one in tunable.candidates[1:4]] == [{"train.rate": rate} for rate in RATES]
+    for testbed in SCALES["cpu"].testbeds:
+        planned = tries(CPU, testbed, tunable)
+        experiments = [one.requests[0].experiment for one in planned]  # checked when made
+        assert len({json.dumps(e.as_dict(), sort_keys=True) for e in experiments}) == TRIES
+        for one, e in zip(planned, experiments, strict=True):
+            settings: dict[str, Any] = e.as_dict()
+            for key, value in one.candidate.items():
+                section, _, setting = key.partition(".")
+                assert settings[section][setting] == value
+
+
+@pytest.mark.parametrize("name", TUNABLES)
+def test_tries_are_on_the_tuning_part_with_seeds_of_their_own_and_else_as_in_the_tables(name: str) -> None:
+    tables = {
+        request.seed for study in STUDIES.values() for request in study.requests(Setup(SCALES["cpu"], strict=False))
+    }
+    for testbed, bed in SCALES["cpu"].testbeds.items():
+        for one in tries(CPU, testbed, TUNABLES[name]):
+            for request in one.requests:
+                e = request.experiment
+                assert e.data.part == "tuning"
+                assert e.seed >= FIRST_SEED > max(tables)
+                assert (e.train.rounds, e.train.epochs) == (bed.train["rounds"], bed.train["epochs"])
+                assert (e.model.name, e.data.resolution) == (bed.model["name"], bed.data["resolution"])
+                assert e.personalize.rates == tuple(bed.personalize["rates"])
+                assert e.personalize.whom == ("new" if bed.data["new_clients"] else "participating")
+
+
+def a_log(scores: dict[str, list[float]], settings: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    def method(name: str) -> dict[str, Any]:
+        values = scores[name]
+        listed = [
+            {"settings": one, "scores": {"ft, S": [value]}, "score": value}
+            for one, value in zip(settings, values, strict=True)
+        ]
+        return {
+            "winner": values.index(max(values)), "tries": listed, "seeds": [1000], "version": "1", "command": "tune",
+        }  # fmt: skip
+
+    methods = {name: method(name) for name in scores}
+    return {"format": 1, "scale": "cpu", "testbed": "pacs", "data": {"part": "tuning"}, "methods": methods, **more}
+
+
+def test_winners_are_the_settings_of_every_table_and_a_study_can_change_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: list[dict[str, Any]] = [{}, {"train.rate": 0.02, "personalize.prox": 0.1}]
+    scores = {"fedavg": [0.7, 0.8], "fedrep": [0.8, 0.7]}
+    (tmp_path / "cpu-pacs.json").write_text(json.dumps(a_log(scores, settings)))
+    monkeypatch.setattr(tuned, "HERE", tmp_path)
+    tuned.shipped.cache_clear()
+    before = {
+        request.key: request.raw
+        for request in STUDIES["new-clients"].requests(Setup(SCALES["cpu"], strict=False, tuned=False))
+    }
+    for request in STUDIES["new-clients"].requests(Setup(SCALES["cpu"], strict=False)):
+        if request.name == "fedavg":
+            assert request.raw["train"]["rate"] == 0.02
+            assert request.raw["personalize"]["prox"] == 0.1
+        else:  # the settings as they are won, or it was not tuned
+            assert request.raw == before[request.key]
+    rated = Setup(SCALES["cpu"], strict=False).raw("pacs", "fedavg", train={"rate": 0.5})
+    assert (rated["train"]["rate"], rated["personalize"]["prox"]) == (0.5, 0.1)
+    assert Setup(SCALES["paper"], strict=False).raw("pacs", "fedavg")["train"]["rate"] == 0.01
+    tuned.shipped.cache_clear()
+
+
+def test_settings_of_the_method_are_merged_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = a_log({"pfedhn": [0.1, 0.2]}, [{}, {"method.rate": 0.5}])
+    (tmp_path / "cpu-pacs.json").write_text(json.dumps(log))
+    monkeypatch.setattr(tuned, "HERE", tmp_path)
+    tuned.shipped.cache_clear()
+    assert Setup(SCALES["cpu"], strict=False).raw("pacs", "pfedhn")["method"]["rate"] == 0.5
+    assert SCALES["cpu"].settings("pacs", "pfedhn")["rate"] == 0.5
+    assert "rate" not in SCALES["cpu"].untuned("pacs", "pfedhn")
+    tuned.shipped.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"format": 2}, "at format"),
+        ({"methods": {"fedavg": {}}}, "at methods.fedavg.winner"),
+        ({"more": 1}, "at more"),
+        ({"scale": 3}, "at scale"),
+    ],
+)
+def test_a_log_that_is_none_is_refused(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+    path = tmp_path / "cpu-pacs.json"
+    path.write_text(json.dumps(a_log({"fedavg": [0.5]}, [{}], **change)))
+    with pytest.raises(InputError, match=sentence):
+        read_tuned(path)
+
+
+def test_a_log_must_name_the_best_try_and_give_equal_chances(tmp_path: Path) -> None:
+    path = tmp_path / "cpu-pacs.json"
+    log = a_log({"fedavg": [0.5, 0.6], "fedrep": [0.5, 0.4]}, [{}, {"train.rate": 0.02}])
+    log["methods"]["fedavg"]["winner"] = 0
+    path.write_text(json.dumps(log))
+    with pytest.raises(InputError, match="the winner must be the try with the highest score, 1"):
+        read_tuned(path)
+    log["methods"]["fedavg"]["winner"] = 1
+    log["methods"]["fedrep"]["tries"].pop()
+    path.write_text(json.dumps(log))
+    with pytest.raises(InputError, match="same number of tries"):
+        read_tuned(path)
+
+
+@pytest.mark.parametrize("path", sorted(tuned.HERE.glob("*.json")), ids=lambda path: path.stem)
+def test_the_shipped_logs_are_of_these_tries(path: Path) -> None:
+    """A log of other tries than the code's would be the log of another tuning."""
+    log = read_tuned(path)
+    assert path.name == tuned.file_name(log.scale, log.testbed)
+    assert log.data["part"] == "tuning"
+    for name, method in log.methods.items():
+        assert [one.settings for one in method.tries] == [dict(one) for one in TUNABLES[name].candidates]
+        assert min(method.seeds) >= FIRST_SEED
+        for one in method.tries:
+            assert one.score == pytest.approx(fmean(fmean(values) for values in one.scores.values()), abs=1e-12)
+
+
+def test_only_what_can_be_tuned_is() -> None:
+    assert tuned_testbed(SCALES["cpu"], None) == "pacs"
+    with pytest.raises(InputError, match="has none: as in the paper, its tables have every image"):
+        tuned_testbed(SCALES["paper"], None)
+    with pytest.raises(InputError, match="--testbed must be one of pacs, cifar10, cifar10-all"):
+        tuned_testbed(SCALES["cpu"], "cifar")
+    with pytest.raises(InputError, match="there is no 'fedavgg' \\(did you mean"):
+        tunables(["fedavgg"])
+    assert [one.name for one in tunables(["ditto", "fedavg", "ditto"])] == ["ditto", "fedavg"]
+
+
+def test_the_command_tries_scores_resumes_and_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    monkeypatch.setitem(TUNABLES, "fedbasis", replace(TUNABLES["fedbasis"], ways=("coefficients",)))
+
+    def call(*arguments: str) -> str:
+        result = CliRunner().invoke(app, ["tune", *arguments, "--out", str(out)], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert "8 runs: 0 done, 8 to do." in call("fedbasis", "--dry-run")
+    assert not out.exists()
+    said = call("fedbasis")
+    assert "won" in said
+    log = read_tuned(out / "smoke-digits4.json")
+    method = log.methods["fedbasis"]
+    assert len(method.tries) == TRIES
+    assert method.command == "fedbasis tune fedbasis --scale smoke --testbed digits4 --seeds 1"
+    for one in method.tries:  # an independent reading of the run folders
+        rows = json.loads((out / "runs" / one.runs[0] / "results.json").read_text())
+        lasts = [row["last"] for row in rows if row["way"] == "coefficients"]
+        assert len(lasts) == 2
+        assert one.score == pytest.approx(fmean(lasts))
+        config = json.loads((out / "runs" / one.runs[0] / "config.json").read_text())
+        assert (config["data"]["part"], config["seed"]) == ("tuning", 1000)
+    assert method.tries[method.winner].score == max(one.score for one in method.tries)
+    assert "8 runs: 8 done, 0 to do." in call("fedbasis", "--dry-run")
+    written = {path: path.stat().st_mtime_ns for path in out.rglob("results.json")}
+    call("fedbasis")
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("results.json")} == written
+    assert read_tuned(out / "smoke-digits4.json") == log
+    shown = call("--show")
+    assert "method.tau = 0.3" in shown
+    assert as_markdown(log).count("**") == 2 * (3 if method.winner == 0 else 2)
+
+
+def test_without_a_log_there_is_nothing_to_show(tmp_path: Path) -> None:
+    assert shipped("smoke", "digits4") is None
+    result = CliRunner().invoke(app, ["tune", "--show", "--out", str(tmp_path)])
+    assert isinstance(result.exception, InputError)
+    assert "There must be a log of tuning digits4 at the scale smoke" in str(result.exception)
+    result = CliRunner().invoke(app, ["tune"])
+    assert "What to tune must be named" in str(result.exception)
+
+
+def test_a_log_keeps_what_other_commands_tuned(tmp_path: Path) -> None:
+    from fedbasis.studies.tuning import merged
+
+    first = Tuned.model_validate(a_log({"ditto": [0.5]}, [{}]))
+    first.save(tmp_path)
+    found = Tuned.model_validate(a_log({"fedavg": [0.6]}, [{}])).methods
+    both = merged(CPU, "pacs", tmp_path, found)
+    assert list(both.methods) == ["fedavg", "ditto"]
+    assert both.data["part"] == "tuning"
+
+
+def test_the_protocol_lists_every_try() -> None:
+    page = Path(__file__).parents[2] / "docs" / "protocol.md"
+    assert {"<!-- tuning: tries -->", "<!-- tuning: logs -->"} <= set(page.read_text().splitlines())
+    spec = importlib.util.spec_from_file_location("hooks", page.with_name("hooks.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    text = hooks.on_page_markdown(page.read_text())
+    assert "<!--" not in text
+    for name, tunable in TUNABLES.items():
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| `{name}` | `")]
+        assert row.count(";") == len(tunable.own) - 1
+        assert all(str(value) in row for one in tunable.own for value in one.values())
+    for path in tuned.HERE.glob("*.json"):
+        assert f"### {read_tuned(path).testbed}, scale `{read_tuned(path).scale}`" in text
