@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 
 from fedbasis.report.groups import Group, compared
-from fedbasis.report.paired import leaders
+from fedbasis.report.paired import CROWD, leaders
 from fedbasis.report.runs import domain_of, domains_of, numbers, sizes_of
 from fedbasis.serving.personalize import UNTRAINED
 
@@ -15,8 +15,6 @@ COLUMNS = ("Last", "Best", "|Δ|", "rate", "s/client")
 SPREAD = ("worst", "worst 10 %", "median", "best 10 %", "s.d.")
 MEMORY = "peak_memory"
 """The field of the log with the peak memory of a round in bytes, if it was measured."""
-CROWD = 4
-"""Where so many times more rows share the first place than do not, bold type would say nothing."""
 SHARED = "not comparable"
 EPSILON = "epsilon"
 """The field of the log with the privacy spent so far at ``delta``, under differential privacy."""
