@@ -89,8 +89,8 @@ def side_by_side(comparison: Comparison) -> Iterator[str | Table]:
     yield table
     yield (
         f"A is {comparison.folders[0]}, B is {comparison.folders[1]}; w/t/l are the clients on which B wins, ties and "
-        f"loses. Bold rows differ by a two-sided paired t-test over clients at {100 * LEVEL:g} %, after Holm's correction "
-        f"for {len(comparison.differences)} tests."
+        f"loses. Bold rows differ by a two-sided paired t-test over clients at {100 * LEVEL:g} %, after Holm's "
+        f"correction for {len(comparison.differences)} tests."
     )
 
 

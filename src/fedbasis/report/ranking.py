@@ -47,7 +47,7 @@ def ranked(groups: Sequence[Group], size: str) -> list[Ranked]:
             if rows:
                 found.append((group, group.title(how), fmean(row.last for row in rows), group.scores(how, size)))
     found.sort(key=lambda row: -row[2])
-    ranking = []
+    ranking: list[Ranked] = []
     tests = family(found[0][3], [row[3] for row in found[1:]], holms_intervals=True) if found else []
     for (group, title, mean, scores), behind in zip(found, [None, *tests], strict=False):
         mark = LEAD if not ranking else APART if behind is None else WORSE if behind.significant else TIED

@@ -44,6 +44,8 @@ class Grid:
     """The heading of the column of row names."""
     note: str = ""
     """A sentence below the caption."""
+    name: str = ""
+    """What its files are called after the chapter; nothing: the chapter's name, with a number if there are several."""
 
 
 def results(groups: Sequence[Group]) -> Grid:

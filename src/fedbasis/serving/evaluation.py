@@ -191,6 +191,8 @@ class ResultRow:
     last_global: float
     seconds: float
     per_client: Mapping[str, float]
+    statistics: str = ""
+    """The normalization statistics that were chosen, or to which the way is fixed."""
 
     @property
     def delta(self) -> float:
