@@ -16,7 +16,7 @@ from pflbed.mismatch import halved_users
 
 def leaf(folder: Path, **writers: list[int]) -> None:
     data = {name: {"x": [[0.5] * 784 for _ in labels], "y": labels} for name, labels in writers.items()}
-    content = {"users": list(data), "num_samples": [len(own["y"]) for own in data.values()], "user_data": data}
+    content = {"users": list(data), "num_samples": [len(labels) for labels in writers.values()], "user_data": data}
     (folder / "all_data").mkdir(parents=True)
     (folder / "all_data" / "all_data_0.json").write_text(json.dumps(content))
 
