@@ -136,12 +136,15 @@ def _methods(given: str | None) -> tuple[str, ...] | None:
 
 
 def _plan_table(items: Sequence[Any], done: Sequence[bool], what: str) -> Table:
+    from fedbasis.studies.variants import VARIANTS
+
     table = Table(title=f"{len(items)} runs: {what}", title_justify="left", title_style="bold")
     for name in ("run", "dataset", "seed", "for", "state"):
         table.add_column(name, justify="right" if name == "seed" else "left", overflow="fold")
     for item, is_done in zip(items, done, strict=True):
         request, method = item.request, item.experiment.method_name
-        name = method if request.name == method else f"{method} ({request.name})"
+        named = request.name == method or request.name in VARIANTS
+        name = request.name if named else f"{method} ({request.name})"
         state = "done" if is_done else "to do"
         table.add_row(name, request.testbed, str(request.seed), ", ".join(item.studies), state)
     return table
