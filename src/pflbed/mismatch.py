@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pflbed.benchmark import Benchmark
+from pflbed.errors import InputError
 from pflbed.score import label_mismatch
 from pflbed.seeding import generator
+from pflbed.table import Table
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,28 @@ def mismatch(benchmark: Benchmark) -> Mismatch | None:
 
 def halves(benchmark: Benchmark, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The class distributions of two random halves of a client's images; a single image is in both."""
-    labels = benchmark.table.labels[benchmark.rows(name)]
-    shuffled = generator(benchmark.spec.seed, "halves", name).permutation(labels)
+    table = benchmark.table
+    return _halves(table.labels[benchmark.rows(name)], name, benchmark.spec.seed, len(table.class_names))
+
+
+def halved_users(table: Table, seed: int = 0) -> tuple[float, int]:
+    """The mismatch of all users of a table, each with its own images halved at random, and how many users there are."""
+    if table.users is None:
+        raise InputError("The mismatch of users needs the user of every image, but this table names no users.")
+    order = np.argsort(table.users, kind="stable")
+    users, starts = np.unique(table.users[order], return_index=True)
+    total = 0.0
+    for user, rows in zip(users.tolist(), np.split(order, starts[1:]), strict=True):
+        first, second = _halves(table.labels[rows], table.user_names[user], seed, len(table.class_names))
+        total += label_mismatch([first], [second])
+    return total / len(users), len(users)
+
+
+def _halves(
+    labels: NDArray[np.int64], name: str, seed: int, classes: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    shuffled = generator(seed, "halves", name).permutation(labels)
     middle = len(shuffled) // 2
     parts = (shuffled[middle:], shuffled[:middle] if middle else shuffled)
-    first, second = (np.bincount(half, minlength=len(benchmark.table.class_names)) / len(half) for half in parts)
+    first, second = (np.bincount(half, minlength=classes) / len(half) for half in parts)
     return first, second

@@ -14,9 +14,9 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(tmp_path: Path) -> None:
     out = tmp_path / "none"
     said = reproduce("table-2", "table-c", "--scale", "paper", "--seeds", "1", "--dry-run", "--jobs", "4",
                      "--methods", "fedavg,fedbasis", "--out", str(out))  # fmt: skip
-    assert "6 runs: the paper's own settings" in said  # two methods on three datasets, for both tables
+    assert "9 runs: the paper's own settings" in said  # FedAvg and two FedBases on three datasets, for both tables
     assert re.search(r"fedavg +│ pacs +│ +0 │ new-clients, all-methods +│ to do │", said), said
-    assert "6 runs: 0 done, 6 to do." in said
+    assert "9 runs: 0 done, 9 to do." in said
     assert not out.exists()
 
 

@@ -1,12 +1,12 @@
 """The paired test agrees with SciPy's and, where it should, with trying every exchange of two models' scores."""
 
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from fedbasis.report.paired import leaders, paired
+from fedbasis.report.paired import LEVEL, bold, family, holm, holm_levels, leaders, paired
 
 
 def scored(values: np.ndarray) -> dict[str, float]:
@@ -73,3 +73,71 @@ def test_ties_with_the_best_are_marked_and_nothing_else() -> None:
     assert leaders(rows) == [True, True, False, False, False]
     assert leaders([{}, {}]) == [False, False]
     assert leaders([]) == []
+
+
+def by_closed_testing(ps: list[float]) -> list[float]:
+    """Holm's p values by their definition: the largest Bonferroni p of all families that a test is a member of."""
+    everybody = range(len(ps))
+    families = [members for size in everybody for members in combinations(everybody, size + 1)]
+    return [
+        max(min(1.0, len(members) * min(ps[m] for m in members)) for members in families if i in members)
+        for i in everybody
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_holm_is_the_closed_test_of_bonferroni(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ps = (rng.uniform(0, 1, 7) ** 4).tolist()
+    assert holm(ps) == pytest.approx(by_closed_testing(ps))
+    doubled = [*ps, ps[0]]  # ties
+    assert holm(doubled) == pytest.approx(by_closed_testing(doubled))
+
+
+def test_holm_of_nothing_and_of_one() -> None:
+    assert holm([]) == []
+    assert holm([0.03]) == [0.03]
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_interval_at_holms_level_has_zero_inside_exactly_if_the_test_is_not_significant(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    base = rng.uniform(0.5, 0.8, 20)
+    first, others = scored(base), [scored(base + rng.normal(gap, 0.03, 20)) for gap in (0.0, 0.01, 0.015, 0.02, 0.04)]
+    found = [test for test in family(first, others, holms_intervals=True) if test is not None]
+    assert len(found) == len(others)
+    for test in found:
+        assert test.low is not None
+        assert test.high is not None
+        assert (test.low <= 0 <= test.high) == (not test.significant)
+    raw = [paired(first, other).p for other in others]
+    assert [test.adjusted for test in found] == pytest.approx(holm(raw))
+    rejected = [p < level for p, level in zip(raw, holm_levels(raw), strict=True)]
+    assert rejected == [p < LEVEL for p in holm(raw)]
+
+
+def test_among_many_equal_rows_luck_is_not_called_significant() -> None:
+    rng = np.random.default_rng(1)
+    base = rng.uniform(0.5, 0.8, 40)
+    alone, corrected = 0, 0
+    for _ in range(100):
+        rows = [scored(base + rng.normal(0, 0.02, 40)) for _ in range(15)]
+        tests = [test for test in family(rows[0], rows[1:]) if test is not None]
+        alone += any(test.p < LEVEL for test in tests)
+        corrected += any(test.significant for test in tests)
+    assert alone > 15
+    assert corrected <= 10
+
+
+def test_a_row_on_other_clients_is_not_in_the_family() -> None:
+    first, other = {"a": 0.5, "b": 0.6, "c": 0.7}, {"a": 0.55, "b": 0.64, "c": 0.76}
+    assert family(first, [{}, {"x": 0.5}, other]) == [None, None, paired(first, other)]
+
+
+def test_bold_marks_nothing_where_nearly_all_rows_lead() -> None:
+    rng = np.random.default_rng(2)
+    base = rng.uniform(0.5, 0.8, 30)
+    equal = [scored(base + rng.normal(0, 0.02, 30)) for _ in range(5)]
+    assert bold(equal) == [False] * 5
+    assert bold([*equal[:2], scored(base - 0.1)]) == [True, True, False]

@@ -1,23 +1,40 @@
-"""What a study says of the paper's own numbers: they stand in both columns, and no claim of the paper fails on them."""
+"""What a study says of the paper's own numbers: they stand in both columns, and no claim of the paper fails on them.
+
+Every client of a row scores the row's number, plus what is the same for all rows, plus a little noise of its own.
+"""
 
 import math
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from fedbasis.report.runs import RunData
+from fedbasis.report.runs import RunData, TrialScores
 from fedbasis.report.tables import Grid
 from fedbasis.serving.evaluation import ResultRow
 from fedbasis.studies import STUDIES, paper
 from fedbasis.studies.base import Results, RunRequest, Setup
 from fedbasis.studies.grids import PAPER
 from fedbasis.studies.scales import SCALES
+from fedbasis.studies.variants import Key
 from fedbasis.training.runs import Run
 
 SETUP = Setup(SCALES["paper"], seeds=(0, 1, 2), strict=False)
+CLIENTS = 30
+NOISE = 0.004
 PrintedScores = Mapping[tuple[str, str], tuple[float, ...]]  # way and size -> Last, Best, global, in percent
+
+
+def clients_around(mean: float, seed: int, row: str) -> dict[str, float]:
+    """Return scores of clients with exactly this mean: the same differences between clients in all rows, and noise."""
+    same = np.random.default_rng(seed).normal(0, 0.1, CLIENTS)
+    own = np.random.default_rng([seed, zlib.crc32(row.encode())]).normal(0, NOISE, CLIENTS)
+    values = mean + same - same.mean() + own - own.mean()
+    return {f"client {number}": float(value) for number, value in enumerate(values)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,24 +42,46 @@ class Printed(RunData):
     """A run with the paper's numbers."""
 
     scores: PrintedScores = field(default_factory=dict)
-    by_rate: Mapping[float, tuple[float, float]] = field(default_factory=dict)
+    by_rate: Mapping[Key, Mapping[float, tuple[float, float]]] = field(default_factory=dict)
+    of_seed: int = 0
+
+    @property
+    def seed(self) -> int:
+        return self.of_seed
 
     def row(self, how: str, size: str) -> ResultRow | None:
         found = self.scores.get((how, size))
         if found is None:
             return None
-        last, best, general = (*found, found[-1], found[-1])[:3]
-        return ResultRow("", "", how, size, 0.01, last / 100, best / 100, general / 100, 0.0, {})
+        last, best, general = (share / 100 for share in (*found, found[-1], found[-1])[:3])
+        scores = self._around(last, how, size)
+        return ResultRow("", "", how, size, 0.01, last, best, general, 0.0, scores, "own")
 
-    def accuracies(self, how: str, size: str) -> dict[float, tuple[float, float]]:
-        return {rate: (last / 100, best / 100) for rate, (last, best) in self.by_rate.items()}
+    def chosen_scores(self, how: str, size: str) -> TrialScores:
+        row = self.row(how, size)
+        return {} if row is None else self._pairs(row.last, row.best, how)
+
+    def scores_by_rate(self, how: str, size: str) -> dict[float, TrialScores]:
+        found = self.by_rate.get((self.folder, how), {})
+        return {rate: self._pairs(last / 100, best / 100, how) for rate, (last, best) in found.items()}
+
+    def global_scores(self, how: str, size: str) -> dict[str, float]:
+        row = self.row(how, size)
+        return {} if row is None else self._around(row.last_global, how, "global")
+
+    def _pairs(self, last: float, best: float, how: str) -> TrialScores:
+        lasts, bests = self._around(last, how), self._around(best, how)
+        return {client: (score, bests[client]) for client, score in lasts.items()}
+
+    def _around(self, mean: float, *row: Any) -> dict[str, float]:
+        return clients_around(mean, self.of_seed, f"{self.folder} {row}")
 
 
 def printed(study: str, request: RunRequest) -> Printed:
     """What the paper prints for a run of a study; the other cells of its tables stay empty."""
-    run, rates = Run(Path(request.name)), paper.META_RATES[request.name] if study == "meta-rates" else {}
+    run, rates = Run(Path(request.name)), paper.META_RATES if study == "meta-rates" else {}
     scores = {} if rates else scores_of(study, request.testbed.removesuffix("-all"), request)
-    return Printed(run, scores=scores, by_rate=rates)
+    return Printed(run, scores=scores, by_rate=rates, of_seed=request.seed)
 
 
 def scores_of(study: str, testbed: str, request: RunRequest) -> dict[tuple[str, str], tuple[float, ...]]:
@@ -55,7 +94,7 @@ def scores_of(study: str, testbed: str, request: RunRequest) -> dict[tuple[str, 
         if study == "variance":  # -s, 0 and s have the variance s^2
             found = {key: tuple(50 + (request.seed - 1) * math.sqrt(v) for v in pair) for key, pair in found.items()}
     elif study == "regularized":
-        decayed, pulled = paper.REGULARIZED[name]
+        decayed, pulled = paper.REGULARIZED.get(name, (None, None))
         ways = {way: pulled if way in ("pfedme", "ft-prox") else decayed for way in request.experiment.ways}
         found = {(way, "S"): (value,) for way, value in ways.items() if value is not None}
     elif study == "ablation":
@@ -73,18 +112,27 @@ def scores_of(study: str, testbed: str, request: RunRequest) -> dict[tuple[str, 
 
 NUMBERED = ("new-clients", "all-methods", "variance", "regularized", "ablation", "cifar-participating", "cifar-new",
             "communication", "bases", "meta-rates")  # fmt: skip
+AGAINST = {
+    "new-clients": 1,  # on PACS, S, Per-FedAvg has 95.4 and FedBasis 95.2
+    "all-methods": 1,
+    "cifar-participating": 1,  # on CIFAR-10 FedRep has 75.7 and FedBasis 75.5
+}
+"""How many rows of the paper are better than its FedBasis: a difference that noise so small does not hide."""
 
 
 @pytest.mark.parametrize("name", NUMBERED)
-def test_no_claim_fails_on_the_papers_own_numbers(name: str) -> None:
+def test_claims_agree_with_the_papers_own_numbers(name: str) -> None:
     study = STUDIES[name]
     found = Results({request.key: printed(name, request) for request in study.requests(SETUP)})
     section = study.chapter(SETUP, found)
     said = [line for line in section.text if " here: " in line]
     assert any(line.startswith("Holds here") for line in said)
-    assert not [line for line in said if line.startswith("Does not hold")]
+    failed = [line for line in said if line.startswith("Does not hold") and "choosing the epoch" not in line]
+    assert len(failed) <= AGAINST.get(name, 0), failed
+    assert all("1 significantly higher" in line for line in failed)
     for grid in section.tables:
-        assert compared(grid) > 2
+        if not grid.name:  # the table of what was chosen has no numbers of the paper
+            assert compared(grid) > 2
 
 
 def compared(grid: Grid) -> int:
@@ -102,45 +150,50 @@ def compared(grid: Grid) -> int:
     return count
 
 
-def test_claims_about_bases_need_enough_of_them_and_half_a_point() -> None:
+def test_claims_about_bases_need_enough_of_them_and_a_significant_difference() -> None:
     study = STUDIES["bases"]
     requests = [request for request in study.requests(SETUP) if request.testbed == "pacs"]
 
     def said(**means: float) -> str:
         outcomes = {
             request.key: Printed(
-                Run(Path("run")), scores={(way, "S"): (means[f"k{request.name}"],) for way in request.experiment.ways}
+                Run(Path(request.name)),
+                scores={(way, "S"): (means[f"k{request.name}"],) for way in request.experiment.ways},
+                of_seed=request.seed,
             )
             for request in requests
             if f"k{request.name}" in means
         }
         return " ".join(study.chapter(SETUP, Results(outcomes)).text)
 
-    assert "Holds here: no number of bases is half a point or more above four" in said(k1=80, k2=82, k4=84, k8=84.4)
-    assert "Does not hold here: no number of bases" in said(k1=80, k2=82, k4=84, k8=84.6)
+    assert "Holds here: four bases are better than more" in said(k1=80, k2=82, k4=84, k6=82, k8=83)
+    assert "No significant difference here: four bases are better than more" in said(k1=80, k2=82, k4=84, k8=84.02)
+    assert "Does not hold here: four bases" in said(k1=80, k2=82, k4=84, k8=84.6)
     assert "cannot be said here" in said(k1=80, k2=82, k4=84)
-    assert "Too close to call here: several bases are better than one" in said(k1=80, k2=80.3, k4=84, k6=84)
-    assert "Does not hold here: several bases are better than one" in said(k1=80, k2=79.3, k4=84, k6=84)
+    assert "No significant difference here: 2 bases are better than one" in said(k1=80, k2=80.01, k4=84, k6=84)
+    assert "Does not hold here: 2 bases are better than one" in said(k1=80, k2=79.3, k4=84, k6=84)
+    assert "Holds here: 4 bases are better than one" in said(k1=80, k2=79.3, k4=84, k6=84)
 
 
 def test_only_seeds_that_all_rows_have_are_averaged() -> None:
     study = STUDIES["cifar-new"]
     requests = [request for request in study.requests(SETUP) if request.testbed == "cifar10"]
-    score = {"fedavg": 70.0, "per-fedavg-fo": 72.0, "fedbasis": 74.0}
+    score = {"fedavg": 70.0, "per-fedavg-fo": 72.0, "fedbasis-paper": 74.0, "fedbasis": 76.0}
 
     def outcome(request: RunRequest) -> Printed:
         ways = {(way, "M"): (score[request.name] + 10 * request.seed,) for way in request.experiment.ways}
-        return Printed(Run(Path("run")), scores=ways)
+        return Printed(Run(Path(request.name)), scores=ways, of_seed=request.seed)
 
     kept = [request for request in requests if (request.name, request.seed) != ("per-fedavg-fo", 1)]
     found = Results({request.key: outcome(request) for request in kept})
     grid = study.chapter(SETUP, found).tables[0]
-    assert [cells[0].value for _, cells in grid.rows] == pytest.approx([80, 82, 84])  # seeds 0 and 2 of every row
+    assert [cells[0].value for _, cells in grid.rows] == pytest.approx([80, 82, 84, 86])  # seeds 0 and 2 of every row
+    assert [cells[0].best for _, cells in grid.rows] == [False, False, False, True]
     assert found.lacking(requests) == [
-        "1 of 9 runs are missing (per-fedavg-fo on cifar10, seed 1): what is left of a table, its marks and its claims "
-        "are over the seeds that all its rows have."
+        "1 of 12 runs are missing (per-fedavg-fo on cifar10, seed 1): what is left of a table, its marks and its "
+        "claims are over the seeds that all its rows have."
     ]
     whole = Results({request.key: outcome(request) for request in requests if request.name != "fedavg"})
     grid = study.chapter(SETUP, whole).tables[0]
-    assert [cells[0].value for _, cells in grid.rows] == pytest.approx([82, 84])  # all three seeds of what there is
+    assert [cells[0].value for _, cells in grid.rows] == pytest.approx([82, 84, 86])  # all seeds of what there is
     assert Results({request.key: outcome(request) for request in requests}).lacking(requests) == []

@@ -39,7 +39,7 @@ def test_the_main_tables(name: str) -> None:
     found = requests(name)
     assert {request.testbed for request in found} == set(BEDS)
     assert {request.seed for request in found} == {0, 1, 2}
-    methods = {"fedrep", "fedbn", "pfedhn", "per-fedavg-fo", "knn-per", "fedavg", "fedbasis"}
+    methods = {"fedrep", "fedbn", "pfedhn", "per-fedavg-fo", "knn-per", "fedavg", "fedbasis", "fedbasis-paper"}
     assert {request.name for request in found} == methods
     for request in found:
         e, expected = request.experiment, BEDS[request.testbed]
@@ -59,6 +59,9 @@ def test_the_main_tables(name: str) -> None:
             assert e.data.split == (60, 20, 5, 15)
             assert dict(e.data.sizes) == {"S": 0.5, "M": 1.0}
         if request.name == "fedbasis":
+            assert e.method.model_dump()["bases"] == expected["bases"]
+            assert e.ways == ("lp", "coefficients+classifier")
+        if request.name == "fedbasis-paper":
             own = e.method.model_dump()
             assert own["bases"] == expected["bases"]
             assert (own["tau"], own["major"], own["warm_start"]) == (0.1, True, 0.3)
@@ -73,7 +76,8 @@ def test_regularized_is_on_office_home_with_three_methods() -> None:
     assert {request.testbed for request in found} == {"office-home"}
     ways = {request.name: request.experiment.ways for request in found}
     assert ways == {
-        "per-fedavg-fo": ("ft", "ft-prox"), "pfedme": ("ft", "pfedme"), "fedbasis": ("coefficients+classifier",)
+        "per-fedavg-fo": ("ft", "ft-prox"), "pfedme": ("ft", "pfedme"), "fedbasis-paper": ("coefficients+classifier",),
+        "fedbasis": ("lp", "coefficients+classifier"),
     }  # fmt: skip
     assert all(request.experiment.train.rounds == 100 for request in found)
 
@@ -112,14 +116,14 @@ def test_cifar(name: str, clients: tuple[int, int], whom: str) -> None:
         assert (e.model.name, e.train.rounds, e.train.participation, e.train.batch) == ("cnn", 100, 0.1, 10)
         assert e.data.limit is None
         own = e.method.model_dump()
-        if request.name == "fedbasis":
+        if request.name in ("fedbasis", "fedbasis-paper"):
             assert own["bases"] == 3
         if request.name == "l2gd":
             assert own["probability"] is None  # the recipe's epochs, like everybody
         if request.name == "fedrep":
             assert own["head_epochs"] == 10  # Collins et al. 2021
     methods = {request.name for request in found}
-    assert len(methods) == (12 if whom == "participating" else 3)
+    assert len(methods) == (13 if whom == "participating" else 4)  # the paper's, and FedBasis with settings from here
 
 
 def test_communication_and_collapse_have_forty_clients_and_random_bases() -> None:
@@ -129,6 +133,8 @@ def test_communication_and_collapse_have_forty_clients_and_random_bases() -> Non
             assert request.testbed == "pacs"
             assert 4 * e.data.clients == 40
             assert (own["bases"], own["init"], own["warm_start"]) == (4, "random", 0)
+            assert (own["coefficient_optimizer"], own["coefficient_rate"]) == ("sgd", LOCAL["rate"])  # as printed
+            assert (own["aggregation"], own["rate"]) == ("mean", "per-basis")
             assert e.model.weights is None
             if own["communicate_every"] == "step":
                 assert e.train.rounds == 1200  # 100 epochs of about 12 batches
@@ -140,13 +146,16 @@ def test_communication_and_collapse_have_forty_clients_and_random_bases() -> Non
 
 def test_rates() -> None:
     for name, methods in (
-        ("meta-rates", {"fedavg", "per-fedavg-fo", "per-fedavg-hf", "fedbasis"}),
-        ("rates", {"per-fedavg-fo", "fedbasis"}),
+        ("meta-rates", {"fedavg", "per-fedavg-fo", "per-fedavg-hf", "fedbasis", "fedbasis-paper"}),
+        ("rates", {"fedavg", "per-fedavg-fo", "fedbasis", "fedbasis-paper"}),
     ):
         found = requests(name)
         assert {request.name for request in found} == methods
         assert {request.testbed for request in found} == {"office-home"}
         assert {request.experiment.personalize.rates for request in found} == {(0.001, 0.005, 0.01, 0.05, 0.1)}
+        ways = {request.name: request.experiment.ways for request in found}
+        assert (ways["fedavg"], ways["fedbasis"]) == (("ft", "lp"), ("lp", "coefficients+classifier"))
+    assert {request.key for request in requests("rates")} <= {request.key for request in requests("meta-rates")}
 
 
 def test_bases() -> None:
@@ -170,7 +179,7 @@ def test_coefficients_pca_and_curves() -> None:
     assert {experiment.model.weights for experiment in pca.values()} == {None}
     curves = {request.name: request.experiment for request in requests("curves")}
     assert {request.testbed for request in requests("curves")} == {"office-home"}
-    for name in ("per-fedavg-fo", "fedbasis"):
+    for name in ("per-fedavg-fo", "fedbasis-paper"):
         assert curves[name].train.serve_every == 10
         assert curves[name].personalize.rates == (0.005,)
     assert "ft-prox" in curves["regularized"].ways

@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 from fedbasis.cli import app
 from fedbasis.studies import STUDIES, tuned
 from fedbasis.studies.base import Setup
-from fedbasis.studies.candidates import PRINTED, RATES, TRIES, TUNABLES
+from fedbasis.studies.candidates import RATES, TRIES, TUNABLES
 from fedbasis.studies.scales import SCALES
 from fedbasis.studies.tuned import Tuned, read_tuned, shipped
 from fedbasis.studies.tuning import FIRST_SEED, as_markdown, tries, tunables, tuned_testbed
+from fedbasis.studies.variants import PRINTED
 from pflbed.errors import InputError
 
 CPU = Setup(SCALES["cpu"], seeds=(FIRST_SEED, FIRST_SEED + 1), strict=False)

@@ -12,6 +12,7 @@ from rich.text import Text
 from fedbasis.cli.console import say, shows_clients, shows_progress
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import ValueTable
+from fedbasis.report.paired import bold
 from fedbasis.report.tables import Grid
 from fedbasis.serving.evaluation import ResultRow
 from fedbasis.serving.personalize import UNTRAINED
@@ -32,7 +33,7 @@ BLOCKS = " ▏▎▍▌▋▊▉█"
 LEGEND = (
     "Sizes: shares of a new client's images, S the smallest. Last: after the last epoch. Best: at the epoch chosen on "
     "validation images. |Δ|: their difference. LP: linear probe (classifier only). FT: fine-tuning. sec: seconds to "
-    "personalize one client."
+    "personalize one client. Bold: the best Last and rows that are not significantly worse (paired t-test, Holm)."
 )
 """What the columns and rows of a table of results mean."""
 
@@ -220,7 +221,7 @@ def results_table(rows: Sequence[ResultRow], sizes: Mapping[str, float], title: 
         for column in ("Last", "Best", "|Δ|"):
             table.add_column(f"{size} {column}", justify="right", no_wrap=True)
     table.add_column("sec", justify="right")
-    best = {size: max(row.last for row in rows if row.size == size) for size in names}
+    best = _leading(rows, names)
     by_key = {(row.method, row.how, row.size): row for row in rows}
     for method, how, label in dict.fromkeys((row.method, row.how, row.label) for row in rows):
         cells: list[str | Text] = [label]
@@ -232,13 +233,23 @@ def results_table(rows: Sequence[ResultRow], sizes: Mapping[str, float], title: 
                 continue
             learns = how not in UNTRAINED
             cells += [
-                Text(f"{100 * row.last:.1f}", style="bold green" if row.last == best[size] else ""),
+                Text(f"{100 * row.last:.1f}", style="bold green" if (method, how, size) in best else ""),
                 f"{100 * row.best:.1f}" if learns else "-",
                 f"{100 * row.delta:.1f}" if learns else "-",
             ]
             seconds.append(row.seconds)
         table.add_row(*cells, f"{sum(seconds) / len(seconds):.2f}")
     return table
+
+
+def _leading(rows: Sequence[ResultRow], sizes: Sequence[str]) -> set[tuple[str, str, str]]:
+    """Return the rows with the best Last of a size, and those that are not significantly worse."""
+    found = set()
+    for size in sizes:
+        mine = [row for row in rows if row.size == size]
+        marks = bold([row.per_client for row in mine])
+        found |= {(row.method, row.how, size) for row, mark in zip(mine, marks, strict=True) if mark}
+    return found
 
 
 def bar(share: float, width: int = 10) -> str:

@@ -38,7 +38,9 @@ def reproduce(
     data: Places = None,
     cifar: Annotated[str | None, typer.Option(help="The same as --data cifar10=FOLDER.")] = None,
     weights: Annotated[str | None, typer.Option(help="Pretrained weights (safetensors) of the network.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, from 0; unset: that of the scale.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds, from 0; unset: that of each result.")
+    ] = None,
     methods: Annotated[str | None, typer.Option(help="Compare only these methods, separated by commas.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, each on one core; 1: one on all cores.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder of runs, report.html, tables and figures.")] = Path("reproduced"),
@@ -49,7 +51,7 @@ def reproduce(
     Runs that several tables or figures need are trained once. After a stop, the same command resumes the runs.
     """
     from fedbasis.cli.display import grid_table
-    from fedbasis.studies import studies
+    from fedbasis.studies import STUDIES, studies
     from fedbasis.studies.base import Setup
     from fedbasis.studies.plan import plan
     from fedbasis.studies.run import carry_out_plan, finished, write_all
@@ -57,8 +59,9 @@ def reproduce(
 
     chosen, size = studies(names), SCALES[scale.value]
     setup = Setup(
-        size, places_of(data or [], cifar), weights, tuple(range(seeds or size.seeds)), _methods(methods), not dry_run
-    )
+        size, places_of(data or [], cifar), weights, tuple(range(seeds or 1)), seeds is None, _methods(methods),
+        not dry_run,
+    )  # fmt: skip
     items = plan(chosen, setup)
     if not dry_run:
         setup.require_places()
@@ -79,7 +82,8 @@ def reproduce(
             "same command runs them again."
         )
     command = _command(names, scale.value, setup, seeds, jobs)
-    for section in write_all(chosen, setup, done, out, command):
+    missing = [name for name in STUDIES if name not in [study.name for study in chosen]]
+    for section in write_all(chosen, setup, done, out, command, missing):
         console.print(f"\n[bold]{section.title}[/bold] ({section.name})")
         for grid in section.tables:
             console.print(grid_table(grid))
@@ -133,12 +137,15 @@ def _methods(given: str | None) -> tuple[str, ...] | None:
 
 def plan_table(items: Sequence[Any], done: Sequence[bool], what: str) -> Table:
     """List the runs of a plan, done and to do."""
+    from fedbasis.studies.variants import VARIANTS
+
     table = Table(title=f"{len(items)} runs: {what}", title_justify="left", title_style="bold")
     for name in ("run", "dataset", "seed", "for", "state"):
         table.add_column(name, justify="right" if name == "seed" else "left", overflow="fold")
     for item, is_done in zip(items, done, strict=True):
         request, method = item.request, item.experiment.method_name
-        name = method if request.name == method else f"{method} ({request.name})"
+        named = request.name == method or request.name in VARIANTS
+        name = request.name if named else f"{method} ({request.name})"
         state = "done" if is_done else "to do"
         table.add_row(name, request.testbed, str(request.seed), ", ".join(item.studies), state)
     return table

@@ -68,13 +68,14 @@ class KMeansK(LastRoundSummary):
 
     def summary(self, mean: Tensors, models: Sequence[Tensors], weights: Tensor, seed: int) -> list[Tensors]:
         """Return every cluster's mean, statistics included; for an empty cluster the mean of all models."""
-        labels = self._cluster(self.gram(models, weights), weights, seed)
+        labels = self.cluster(self.gram(models, weights), weights, seed)
         means = [self.task.averaging.mean() for _ in range(self.count)]
         for label, model, weight in zip(labels, models, weights.tolist(), strict=True):
             means[label].add(model, weight)
         return [one.result() if k in labels else mean for k, one in enumerate(means)]
 
-    def _cluster(self, gram: Tensor, weights: Tensor, seed: int) -> list[int]:
+    def cluster(self, gram: Tensor, weights: Tensor, seed: int) -> list[int]:
+        """Return the cluster of every model, by the Gram matrix of the models' deviations from their mean."""
         from sklearn.cluster import KMeans
         from sklearn.exceptions import ConvergenceWarning
 

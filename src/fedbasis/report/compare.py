@@ -1,7 +1,7 @@
 """Compare two runs: the settings that differ, and a paired test of their accuracies on the same clients."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from fedbasis.report.groups import Group
 from fedbasis.report.names import differing, suffixes
-from fedbasis.report.paired import LEVEL, Paired, paired
+from fedbasis.report.paired import LEVEL, Paired, holm, paired
 from fedbasis.report.runs import RunData, read_runs, sizes_of
 from fedbasis.training.runs import Run
 from pflbed.errors import InputError
@@ -60,6 +60,8 @@ def compare(first: Run, second: Run) -> Comparison:
                 titles = (one.title(how), two.title(other))
                 means = (one.rows(how, size)[0].last, two.rows(other, size)[0].last)
                 found.append(Difference(size, (how, other), titles, means, paired(mine, theirs)))
+    adjusted = holm([one.paired.p for one in found])
+    found = [replace(one, paired=replace(one.paired, adjusted=p)) for one, p in zip(found, adjusted, strict=True)]
     settings = differing([run.config for run in runs])
     return Comparison((runs[0].folder, runs[1].folder), (one.name, two.name), settings, found)
 
@@ -83,11 +85,12 @@ def side_by_side(comparison: Comparison) -> Iterator[str | Table]:
         cells = [found.size, *found.titles, *(f"{100 * mean:.1f}" for mean in found.means), f"{100 * test.mean:+.1f}"]
         cells += [_interval(test), f"{test.p:.3f}" if test.p >= 0.001 else "<0.001"]
         cells.append(f"{test.wins}/{test.ties}/{test.losses}")
-        table.add_row(*(Text(cell) for cell in cells), style="bold" if test.p < LEVEL else "")
+        table.add_row(*(Text(cell) for cell in cells), style="bold" if test.significant else "")
     yield table
     yield (
         f"A is {comparison.folders[0]}, B is {comparison.folders[1]}; w/t/l are the clients on which B wins, ties and "
-        f"loses. Bold rows differ by a two-sided paired t-test over clients at {100 * LEVEL:g} %, each on its own."
+        f"loses. Bold rows differ by a two-sided paired t-test over clients at {100 * LEVEL:g} %, after Holm's "
+        f"correction for {len(comparison.differences)} tests."
     )
 
 

@@ -4,6 +4,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 
 from fedbasis.report.chapter import Chapter
@@ -27,7 +28,7 @@ MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~])")
 def write_files(sections: Sequence[Chapter], folder: Path) -> list[Path]:
     """Write ``tables/<name>.md|csv|tex`` and ``figures/<name>.svg`` and return their paths.
 
-    A section with several tables numbers them from 1.
+    A section with several tables numbers those that have no name from 1.
     """
     written: dict[Path, str] = {}
 
@@ -41,10 +42,13 @@ def write_files(sections: Sequence[Chapter], folder: Path) -> list[Path]:
         written[path] = text
 
     for section in sections:
-        for number, grid in enumerate(section.tables, start=1):
-            name = section.name if len(section.tables) == 1 else f"{section.name}-{number}"
-            for ending, write in WRITERS.items():
-                put("tables", name, ending, write(grid))
+        numbers = count(1)
+        alone = sum(not grid.name for grid in section.tables) == 1
+        for grid in section.tables:
+            ending = grid.name or ("" if alone else str(next(numbers)))
+            name = f"{section.name}-{ending}" if ending else section.name
+            for kind, write in WRITERS.items():
+                put("tables", name, kind, write(grid))
         for figure in section.figures:
             put("figures", figure.name, "svg", standalone(figure.svg))
     for path, text in written.items():

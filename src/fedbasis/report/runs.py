@@ -5,7 +5,7 @@ A damaged file gives an ``InputError`` that names it.
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -17,11 +17,11 @@ import numpy as np
 from fedbasis.serving.evaluation import ResultRow
 from fedbasis.serving.personalize import label, split_way, statistics_suffix
 from fedbasis.serving.tables import from_record
-from fedbasis.training.runs import Run, read_lines
-from pflbed import weighted_accuracy
+from fedbasis.training.runs import Run
+from pflbed import global_accuracy, weighted_accuracy
 from pflbed.benchmark import Benchmark
 from pflbed.errors import InputError
-from pflbed.foreign import read_json, read_json_object
+from pflbed.foreign import read_json, read_json_lines, read_json_object
 from pflbed.manifest import CARD, load_manifest, read_card
 
 Fields = Mapping[str, Any]
@@ -40,6 +40,10 @@ RECORD: Fields = {
 }  # fmt: skip
 PREDICTIONS: Fields = {"last_predicted": list, "best_predicted": list}
 """Class indices of all test images: too long to keep in memory."""
+Trial = tuple[str, str, float, str]
+"""A way, a size, a learning rate and the normalization statistics: one try at personalizing every client."""
+TrialScores = dict[str, tuple[float, float]]
+"""The accuracy of every client after the last epoch and after the best one."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +98,30 @@ class RunData:
     @cached_property
     def records(self) -> list[dict[str, Any]]:
         """The evaluation log without predictions, a line per served client, way, size and learning rate."""
-        lines = _lines(self.run.evaluation, RECORD)
+        lines = _stream(self.run.evaluation, RECORD)
         return [{key: value for key, value in line.items() if key not in PREDICTIONS} for line in lines]
+
+    @cached_property
+    def trials(self) -> dict[Trial, TrialScores]:
+        """Every client's Last and Best at every rate and with all statistics, from the logged predictions.
+
+        Scores of trials that were not chosen are for tables about the choice; nothing is chosen by them.
+        """
+        found: dict[Trial, TrialScores] = {}
+        for line in _stream(self.run.evaluation, {**RECORD, **PREDICTIONS}):
+            last, best = (self._accuracy(line["client"], line[key]) for key in PREDICTIONS)
+            found.setdefault(_trial(line), {})[line["client"]] = last, best
+        return found
+
+    def global_scores(self, how: str, size: str) -> dict[str, float]:
+        """Return every client's accuracy (Last) on all test images alike, at the chosen rate and statistics."""
+        row = self.row(how, size)
+        lines = _stream(self.run.evaluation, {**RECORD, **PREDICTIONS}) if row else ()
+        return {
+            line["client"]: self._accuracy(line["client"], line["last_predicted"], weighted=False)
+            for line in lines
+            if row and _trial(line) == _chosen(row)
+        }
 
     @cached_property
     def rows(self) -> list[ResultRow]:
@@ -228,10 +254,21 @@ class RunData:
     def chosen(self, how: str, size: str) -> list[dict[str, Any]]:
         """Return the evaluation records at the learning rate and statistics chosen on validation images."""
         row = self.row(how, size)
-        return [] if row is None else self.at_rate(how, size, row.rate)
+        return [] if row is None else [r for r in self.records if _trial(r) == _chosen(row)]
+
+    def chosen_scores(self, how: str, size: str) -> TrialScores:
+        """Return every client's Last and Best at the rate and with the statistics that were chosen."""
+        row = self.row(how, size)
+        return {} if row is None else self.trials.get(_chosen(row), {})
+
+    def scores_by_rate(self, how: str, size: str) -> dict[float, TrialScores]:
+        """Return every client's Last and Best at every rate, with the statistics chosen there on validation images."""
+        rates = {float(r["rate"]) for r in self.records if (r["how"], r["size"]) == (how, size)}
+        chosen = {rate: _trial(self.at_rate(how, size, rate)[0]) for rate in sorted(rates)}
+        return {rate: self.trials[trial] for rate, trial in chosen.items()}
 
     def learned(self, how: str, size: str) -> dict[str, LearnedTable]:
-        """Return what the clients learned besides their models, by table, at the chosen learning rate."""
+        """Return what the clients learned besides their models, by table, at the chosen rate and statistics."""
         found: dict[str, LearnedTable] = {}
         for record in self.chosen(how, size):
             for name, raw in (record.get("learned") or {}).items():
@@ -244,31 +281,18 @@ class RunData:
                     mine.rows.setdefault(row, {})[record["client"]] = list(values)
         return found
 
-    def accuracies(self, how: str, size: str) -> dict[float, tuple[float, float]]:
-        """Return the mean Last and Best of the clients at every learning rate, from the logged predictions.
-
-        Where several statistics were tried, they are chosen at every rate on validation images.
-        """
-        found: dict[float, list[list[float]]] = {}
-        rates = {r["rate"] for r in self.records if (r["how"], r["size"]) == (how, size)}
-        chosen = {(rate, r.get("statistics")) for rate in rates for r in self.at_rate(how, size, rate)[:1]}
-        for line in _lines(self.run.evaluation, {**RECORD, **PREDICTIONS}):
-            if (line["how"], line["size"]) == (how, size) and (line["rate"], line.get("statistics")) in chosen:
-                scores = [self._accuracy(line["client"], line[key]) for key in PREDICTIONS]
-                found.setdefault(line["rate"], []).append(scores)
-        means = {rate: np.mean(scores, axis=0) for rate, scores in found.items()}
-        return {rate: (float(mean[0]), float(mean[1])) for rate, mean in means.items()}
-
     def extra(self, name: str, fields: Fields) -> list[dict[str, Any]]:
         """Return the lines of another log in the folder; a missing log has none."""
         return _lines(self.run.folder / name, fields)
 
-    def _accuracy(self, client: str, predicted: Sequence[int]) -> float:
+    def _accuracy(self, client: str, predicted: Sequence[int], weighted: bool = True) -> float:
         if self.benchmark is None:
             raise InputError(f"Predictions are scored with a run's benchmark, but {self.path} has none.")
         try:
             labels = self.benchmark.table.labels[self.benchmark.held_rows(client, "test")]
             guesses = np.asarray(predicted, dtype=np.int64)
+            if not weighted:
+                return float(global_accuracy(guesses, labels))
             return float(weighted_accuracy(guesses, labels, self.benchmark.held_weights(client, "test")))
         except (KeyError, ValueError, TypeError) as error:
             raise InputError(
@@ -354,29 +378,33 @@ def validation_curve(records: Sequence[Mapping[str, Any]]) -> tuple[list[int], l
 
 
 def _row(
-    method: str,
-    label: str,
-    how: str,
-    size: str,
-    per_client: Mapping[str, float],
-    statistics: str = "",
-    **scores: float,
+    method: str, label: str, how: str, size: str, per_client: Mapping[str, float], statistics: str = "", **scores: float
 ) -> ResultRow:
     clients = {client: float(score) for client, score in per_client.items()}
     numbers = {key: float(score) for key, score in scores.items()}
-    return ResultRow(
-        str(method), str(label), str(how), str(size), per_client=clients, statistics=str(statistics), **numbers
-    )
+    fields: dict[str, Any] = {"per_client": clients, "statistics": str(statistics), **numbers}
+    return ResultRow(str(method), str(label), str(how), str(size), **fields)
+
+
+def _chosen(row: ResultRow) -> Trial:
+    return row.how, row.size, row.rate, row.statistics
+
+
+def _trial(record: Mapping[str, Any]) -> Trial:
+    return record["how"], record["size"], float(record["rate"]), record.get("statistics") or ""
 
 
 def _lines(path: Path, fields: Fields) -> list[dict[str, Any]]:
+    return list(_stream(path, fields))
+
+
+def _stream(path: Path, fields: Fields) -> Iterator[dict[str, Any]]:
     try:
-        lines = read_lines(path)
-    except (OSError, ValueError) as error:
+        for count, line in enumerate(read_json_lines(path, "The log"), start=1):
+            _require(f"Line {count} of {path}", line, fields)
+            yield line
+    except OSError as error:
         raise InputError(f"{path} must be a log of JSON lines, but it cannot be read: {error}.") from error
-    for count, line in enumerate(lines, start=1):
-        _require(f"Line {count} of {path}", line, fields)
-    return lines
 
 
 def _require(what: str, found: Any, fields: Fields) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 
 from fedbasis.report.groups import Group, compared
-from fedbasis.report.paired import leaders
+from fedbasis.report.paired import CROWD, leaders
 from fedbasis.report.runs import domain_of, domains_of, numbers, sizes_of
 from fedbasis.serving.personalize import UNTRAINED
 
@@ -15,8 +15,6 @@ COLUMNS = ("Last", "Best", "|Δ|", "rate", "s/client")
 SPREAD = ("worst", "worst 10 %", "median", "best 10 %", "s.d.")
 MEMORY = "peak_memory"
 """The field of the log with the peak memory of a round in bytes, if it was measured."""
-CROWD = 4
-"""Where so many times more rows share the first place than do not, bold type would say nothing."""
 SHARED = "not comparable"
 EPSILON = "epsilon"
 """The field of the log with the privacy spent so far at ``delta``, under differential privacy."""
@@ -46,6 +44,8 @@ class Grid:
     """The heading of the column of row names."""
     note: str = ""
     """A sentence below the caption."""
+    name: str = ""
+    """What its files are called after the chapter; nothing: the chapter's name, with a number if there are several."""
 
 
 def results(groups: Sequence[Group]) -> Grid:

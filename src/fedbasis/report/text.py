@@ -17,9 +17,11 @@ from fedbasis.report.runs import RunData, numbers
 from pflbed.files import replacing
 
 
-def write_text(sections: Sequence[Chapter], runs: Sequence[RunData], command: str, path: Path) -> None:
-    """Write the page; ``command`` is the command line that makes it."""
-    parts = ["# Measured results", f"```\n{command}\n```", *_provenance(runs)]
+def write_text(
+    sections: Sequence[Chapter], runs: Sequence[RunData], command: str, path: Path, missing: Sequence[str] = ()
+) -> None:
+    """Write the page; ``command`` is the command line that makes it, ``missing`` the names of results not on it."""
+    parts = ["# Measured results", f"```\n{command}\n```", *_contents(sections, missing), *_provenance(runs)]
     for section in sections:
         parts += [f"## {escaped(section.title)}", *map(escaped, section.text)]
         parts += [markdown(grid).strip() for grid in section.tables]
@@ -29,6 +31,14 @@ def write_text(sections: Sequence[Chapter], runs: Sequence[RunData], command: st
         ]
     with replacing(path) as temporary:
         temporary.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _contents(sections: Sequence[Chapter], missing: Sequence[str]) -> Iterator[str]:
+    """List the results that are on the page, and those that are not."""
+    yield f"{len(sections)} of {len(sections) + len(missing)} results are on this page:"
+    yield "\n".join(f"- `{section.name}`: {escaped(section.title)}" for section in sections)
+    if missing:
+        yield f"Not on this page: {', '.join(f'`{name}`' for name in missing)}."
 
 
 def _provenance(runs: Sequence[RunData]) -> Iterator[str]:

@@ -5,14 +5,14 @@ uses other settings for FedBasis, a fifth row has coordinate descent with those 
 """
 
 from collections.abc import Mapping
-from statistics import fmean
 from typing import Any, ClassVar
 
 from fedbasis.report.chapter import Chapter
 from fedbasis.studies import paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
-from fedbasis.studies.grids import PAPER, above, another_scale, claim, measured, number, percent, table, title
+from fedbasis.studies.grids import PAPER, another_scale, measured, number, table, title
 from fedbasis.studies.new_clients import at_one_size, main_request, rows_of, sizes
+from fedbasis.studies.verdicts import PAIRS, ClientScores, higher, last
 
 PLAIN: Mapping[str, Any] = {"upload": "full", "aggregation": "mean", "rate": "per-basis"}
 CHANGES: Mapping[str, Mapping[str, Any]] = {
@@ -37,13 +37,13 @@ class Ablation(Study):
         requests = []
         for testbed in setup.scale.hard:
             for seed in setup.seeds:
-                whole = main_request(setup, testbed, "fedbasis", seed)
+                whole = main_request(setup, testbed, setup.own, seed)
                 requests.append(RunRequest(testbed, WHOLE, seed, whole.raw))
                 for name, change in CHANGES.items():
-                    settings = {**whole.raw["method"], **change}
-                    if settings != whole.raw["method"]:  # the paper's FedBasis is plain already
-                        raw = at_one_size(whole.raw, _size(setup, testbed))
-                        requests.append(RunRequest(testbed, name, seed, {**raw, "method": settings}))
+                    raw = {**at_one_size(whole.raw, _size(setup, testbed)), "method": {**whole.raw["method"], **change}}
+                    request = RunRequest(testbed, name, seed, raw)
+                    if request.experiment.method != whole.experiment.method:  # the paper's FedBasis is plain already
+                        requests.append(request)
         return requests
 
     def chapter(self, setup: Setup, found: Results) -> Chapter:
@@ -59,9 +59,10 @@ class Ablation(Study):
                 for name, shares in scores.items()
                 if shares
             }
-            tables.append(table(f"{title(setup, testbed)}, size {size}: Last, in %", ["here", PAPER], rows, best=(0,)))
-            means = {name: fmean(shares) for name, shares in scores.items() if shares}
-            text += [another_scale(setup, testbed, dataset), *_claims(means)]
+            clients = {name: last(runs.get(name, []), HOW, size) for name in rows}
+            caption = f"{title(setup, testbed)}, size {size}: Last, in %"
+            tables.append(table(caption, ["here", PAPER], rows, {0: clients}))
+            text += [another_scale(setup, testbed, dataset), PAIRS, *_claims(clients)]
         return Chapter(self.name, self.title, text, tables)
 
 
@@ -70,12 +71,10 @@ def _size(setup: Setup, testbed: str) -> str:
     return "M" if "M" in names else names[-1]
 
 
-def _claims(means: Mapping[str, float]) -> list[str]:
-    claims = []
+def _claims(scores: Mapping[str, ClientScores]) -> list[str]:
+    claims: list[str] = []
     designs = {"joint": "coordinate descent", "no major basis": "the major basis", "tau = 1": "sharpening"}
     for name, design in designs.items():
-        with_it = means.get("plain mean" if name == "joint" and "plain mean" in means else WHOLE)
-        if with_it is not None and name in means:
-            evidence = f"{percent(with_it)} with it, {percent(means[name])} without"
-            claims.append(claim(f"{design} helps", above(with_it, means[name]), evidence))
+        with_it = scores.get("plain mean" if name == "joint" and "plain mean" in scores else WHOLE, {})
+        claims += higher(f"{design} helps", ("with it", with_it), ("without", scores.get(name, {})))
     return claims

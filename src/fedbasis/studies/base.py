@@ -8,7 +8,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ from fedbasis.networks.weights import weights_path
 from fedbasis.report.chapter import Chapter
 from fedbasis.report.runs import RunData
 from fedbasis.studies.scales import Scale, TestbedSettings
+from fedbasis.studies.variants import PRINTED, variant
 from fedbasis.tensors.files import read_header
 from pflbed.dataset import EMBEDDED
 from pflbed.errors import InputError
@@ -55,6 +56,8 @@ class Setup:
     """The folders of datasets by name; the empty name is for all others."""
     weights: str | None = None
     seeds: tuple[int, ...] = (0,)
+    seeds_by_study: bool = False
+    """Whether every study has its own number of seeds instead."""
     methods: tuple[str, ...] | None = None
     """Only these, where a study compares methods."""
     strict: bool = True
@@ -62,36 +65,51 @@ class Setup:
     tuned: bool = True
     """Whether methods have the settings that tuning chose for them."""
 
-    def allows(self, method: str) -> bool:
-        """Whether a method was not excluded."""
-        return self.methods is None or method in self.methods
+    def of(self, study: "Study") -> "Setup":
+        """Return the setup of one study: with its own number of seeds, from 0, unless that was given."""
+        return replace(self, seeds=tuple(range(study.seeds(self.scale)))) if self.seeds_by_study else self
+
+    @property
+    def own(self) -> str:
+        """The FedBasis of studies that have only one: as printed at the paper's scale."""
+        return PRINTED if self.scale.name == "paper" else "fedbasis"
+
+    def allows(self, name: str) -> bool:
+        """Whether a method, or the method of a variant, was not excluded."""
+        return self.methods is None or variant(name).method in self.methods
 
     def testbed(self, name: str) -> TestbedSettings:
         """Return one of the scale's datasets."""
         return self.scale.testbeds[name]
 
-    def raw(self, testbed: str, method: str, seed: int = 0, **changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Write a configuration.
+    def raw(self, testbed: str, name: str, seed: int = 0, **changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the configuration of a method or a variant.
 
         ``changes`` go into its sections on top of the scale's and of what was tuned, ``settings`` to the method.
         """
-        base, best = self.testbed(testbed), self.scale.tuned(testbed, method) if self.tuned else {}
+        base, chosen = self.testbed(testbed), variant(name)
+        method, best = chosen.method, self.scale.tuned(testbed, name) if self.tuned else {}
         sections = {"data": base.data, "model": base.model, "train": base.train, "personalize": base.personalize}
         raw: dict[str, Any] = {
             key: {**section, **best.get(key, {}), **changes.get(key, {})} for key, section in sections.items()
         }
         raw["data"]["source"] = self._place(base)
-        settings = {**self.scale.untuned(testbed, method), **best.get("method", {}), **changes.get("settings", {})}
+        settings = {
+            **self.scale.untuned(testbed, method),
+            **chosen.settings,
+            **best.get("method", {}),
+            **changes.get("settings", {}),
+        }
         if base.pretrained and "weights" not in raw["model"]:
             raw["model"] = {**raw["model"], "weights": self._weights(base)}
         machine = {**MACHINE, **({"engine": "serial"} if self.scale.name == "smoke" else {})}
         return {**raw, "machine": machine, "seed": seed, "method": {"name": method, **settings}}
 
     def request(
-        self, testbed: str, method: str, seed: int, name: str = "", post_step: str = "", **changes: Any
+        self, testbed: str, run: str, seed: int, name: str = "", post_step: str = "", **changes: Any
     ) -> RunRequest:
-        """Plan a run."""
-        return RunRequest(testbed, name or method, seed, self.raw(testbed, method, seed, **changes), post_step)
+        """Plan a run of a method or a variant; within the study it may have another name."""
+        return RunRequest(testbed, name or run, seed, self.raw(testbed, run, seed, **changes), post_step)
 
     def prepared(self, testbed: str) -> Prepared:
         """Return a dataset split among clients, by the first seed."""
@@ -140,6 +158,10 @@ class Study(ABC):
     aliases: ClassVar[tuple[str, ...]]
     title: ClassVar[str]
     """What it shows, in one line."""
+
+    def seeds(self, scale: Scale) -> int:
+        """How many seeds it has by default."""
+        return scale.seeds
 
     @abstractmethod
     def requests(self, setup: Setup) -> list[RunRequest]:

@@ -4,25 +4,14 @@ K = 1 is FedAvg + FT, as the paper's numbers for it are those of FedAvg + FT in 
 """
 
 from collections.abc import Mapping
-from statistics import fmean
 from typing import ClassVar
 
 from fedbasis.report.chapter import Chapter
 from fedbasis.studies import paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
-from fedbasis.studies.grids import (
-    PAPER,
-    above,
-    another_scale,
-    claim,
-    measured,
-    number,
-    percent,
-    printed,
-    table,
-    title,
-)
+from fedbasis.studies.grids import PAPER, another_scale, measured, number, printed, table, title
 from fedbasis.studies.new_clients import at_one_size, main_request, rows_of, sizes
+from fedbasis.studies.verdicts import PAIRS, ClientScores, best, higher, highest
 
 FEW = 4
 
@@ -44,7 +33,7 @@ class Bases(Study):
         for testbed in setup.scale.counted:
             for seed in setup.seeds:
                 for count in setup.scale.bases:
-                    raw = main_request(setup, testbed, "fedavg" if count == 1 else "fedbasis", seed).raw
+                    raw = main_request(setup, testbed, "fedavg" if count == 1 else setup.own, seed).raw
                     method = {**raw["method"], **({"bases": count} if count > 1 else {})}
                     if method != raw["method"]:  # a run that no other table reads
                         raw = at_one_size({**raw, "method": method}, sizes(setup, testbed)[0])
@@ -56,30 +45,30 @@ class Bases(Study):
         tables, text = [], []
         for testbed in setup.scale.counted:
             runs, size = found.by_name(self.requests(setup), testbed), sizes(setup, testbed)[0]
-            rows, means = {}, {}
+            rows, scores = {}, dict[str, ClientScores]()
             for count in setup.scale.bases:
                 shares = [row.best for row in rows_of(runs, (str(count), _way(count)), size)]
                 if shares:
                     paper_best = paper.BASES[printed(setup, testbed)].get(count)
                     rows[f"K = {count}"] = [measured(shares, runs[str(count)][0].folder), number(paper_best)]
-                    means[count] = fmean(shares)
-            tables.append(table(f"{title(setup, testbed)}, size {size}: Best, in %", ["here", PAPER], rows, best=(0,)))
-            text.append(another_scale(setup, testbed, printed(setup, testbed)))
-            text += _claims(means) if means else []
+                    scores[f"K = {count}"] = best(runs[str(count)], _way(count), size)
+            caption = f"{title(setup, testbed)}, size {size}: Best, in %"
+            tables.append(table(caption, ["here", PAPER], rows, {0: scores}))
+            text += [another_scale(setup, testbed, printed(setup, testbed)), PAIRS, *_claims(scores)]
         return Chapter(self.name, self.title, text, tables)
 
 
-def _claims(means: Mapping[int, float]) -> list[str]:
-    claims = []
-    evidence = ", ".join(f"K = {count} {percent(share)}" for count, share in means.items())
-    if 1 in means and len(means) > 1:
-        worst = min(share for count, share in means.items() if count > 1)
-        claims.append(claim("several bases are better than one", above(worst, means[1]), evidence))
-    if FEW in means and max(means) > FEW:
-        enough = not above(max(means.values()), means[FEW])
-        claims.append(claim("no number of bases is half a point or more above four", enough, evidence))
-    else:
-        claims.append(
-            "Whether four bases are enough cannot be said here: that needs runs with four and with more bases."
-        )
-    return claims
+def _claims(scores: Mapping[str, ClientScores]) -> list[str]:
+    one, few = "K = 1", f"K = {FEW}"
+    claims: list[str] = []
+    several = {name: mine for name, mine in scores.items() if name != one}
+    if one in scores:
+        for name, mine in several.items():
+            claims += higher(f"{name.removeprefix('K = ')} bases are better than one", (name, mine), (one, scores[one]))
+    more = {name: mine for name, mine in several.items() if int(name.removeprefix("K = ")) > FEW}
+    if few in scores and more:
+        return claims + highest("four bases are better than more", (few, scores[few]), more)
+    return [
+        *claims,
+        "Whether four bases are enough cannot be said here: that needs runs with four and with more bases.",
+    ]

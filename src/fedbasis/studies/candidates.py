@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedbasis.studies.variants import PRINTED, variant
+
 Candidate = Mapping[str, Any]
 TRIES = 8
 RATES = (0.005, 0.02, 0.05)
@@ -27,15 +29,11 @@ class Tunable:
     """The ways whose accuracy on new clients is the score; none: the method's default ways."""
     participating: tuple[str, ...] = ()
     """The same on a testbed without new clients; none: as for new ones."""
-    method: str = ""
-    """The method's name, if this is a variant."""
-    variant: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """What makes it the variant: settings of the method."""
 
     @property
     def method_name(self) -> str:
         """The method's name."""
-        return self.method or self.name
+        return variant(self.name).method
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -43,7 +41,6 @@ class Tunable:
         return ({}, *({RATE: rate} for rate in RATES), *self.own)
 
 
-PRINTED = "fedbasis-paper"
 KEPT = ("client-state",)
 REGULARIZED: tuple[Candidate, ...] = ({DECAY: 1e-3}, *({RATE: rate, DECAY: 1e-3} for rate in RATES))
 """For methods without important settings of their own: the four rates with ten times the usual weight decay."""
@@ -54,12 +51,6 @@ PULLED: tuple[Candidate, ...] = ({PROX: 0.1}, *({RATE: rate, PROX: 0.1} for rate
 def _own(name: str, *values: Any) -> tuple[Candidate, ...]:
     return tuple({f"method.{name}": value} for value in values)
 
-
-# The printed algorithm. What the paper leaves open is said in ``scales``.
-_PRINTED = {
-    "cluster": "network", "aggregation": "mean", "rate": "per-basis", "coefficient_optimizer": "sgd",
-    "coefficient_rate": 0.01,
-}  # fmt: skip
 
 TUNABLES: Mapping[str, Tunable] = {
     tunable.name: tunable
@@ -111,8 +102,6 @@ TUNABLES: Mapping[str, Tunable] = {
             PRINTED,
             (*_own("coefficient_rate", 0.001, 0.1, 1.0), *_own("warm_start", 0.5)),
             ways=("coefficients+classifier",),
-            method="fedbasis",
-            variant=_PRINTED,
         ),
     )
 }  # fmt: skip

@@ -5,29 +5,17 @@ method keeps none, the client adapts the server's state as a new client would, w
 """
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import ClassVar
 
 from fedbasis.report.chapter import Chapter
 from fedbasis.report.runs import RunData
 from fedbasis.report.tables import Grid
-from fedbasis.serving.personalize import label
 from fedbasis.studies import paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
-from fedbasis.studies.grids import (
-    PAPER,
-    another_scale,
-    budget,
-    claim,
-    measured,
-    number,
-    percent,
-    printed,
-    table,
-    title,
-)
-from fedbasis.studies.new_clients import rows_of
-from fedbasis.studies.paper import Key
+from fedbasis.studies.grids import PAPER, another_scale, budget, measured, number, printed, table, title
+from fedbasis.studies.new_clients import OURS, rows_of
+from fedbasis.studies.variants import Key, row_title
+from fedbasis.studies.verdicts import PAIRS, highest, last
 
 SIZE = "M"
 
@@ -41,8 +29,12 @@ class CifarNew(Study):
     served: ClassVar[str] = "new"
 
     def figures(self, setup: Setup, testbed: str) -> Mapping[Key, float]:
-        """The paper's numbers; their keys are the runs."""
+        """The paper's numbers."""
         return paper.CIFAR_NEW[printed(setup, testbed)]
+
+    def keys(self, setup: Setup, testbed: str) -> list[Key]:
+        """The rows: those of the paper, and FedBasis with the settings of this repository."""
+        return [*self.figures(setup, testbed), OURS]
 
     def testbeds(self, setup: Setup) -> tuple[str, ...]:
         """The datasets."""
@@ -53,12 +45,12 @@ class CifarNew(Study):
         requests = []
         for testbed in self.testbeds(setup):
             ways: dict[str, list[str]] = {}
-            for method, how in self.figures(setup, testbed):
-                ways.setdefault(method, []).append(how)
-            for method, hows in ways.items():
-                if setup.allows(method):
+            for name, how in self.keys(setup, testbed):
+                ways.setdefault(name, []).append(how)
+            for name, hows in ways.items():
+                if setup.allows(name):
                     serve = {"ways": hows, "whom": self.served}
-                    requests += [setup.request(testbed, method, seed, personalize=serve) for seed in setup.seeds]
+                    requests += [setup.request(testbed, name, seed, personalize=serve) for seed in setup.seeds]
         return requests
 
     def chapter(self, setup: Setup, found: Results) -> Chapter:
@@ -67,32 +59,32 @@ class CifarNew(Study):
         for testbed in self.testbeds(setup):
             runs = found.by_name(self.requests(setup), testbed)
             tables.append(self._grid(setup, testbed, runs))
-            text += [another_scale(setup, testbed, printed(setup, testbed)), budget(setup, testbed, runs)]
+            text += [another_scale(setup, testbed, printed(setup, testbed)), budget(setup, testbed, runs), PAIRS]
             text += self._claims(setup, testbed, runs)
         return Chapter(self.name, self.title, text, tables)
 
     def _grid(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> Grid:
+        beside, keys = self.figures(setup, testbed), self.keys(setup, testbed)
         rows = {
-            label(*key): [measured([row.last for row in found], runs[key[0]][0].folder), number(beside)]
-            for key, beside in self.figures(setup, testbed).items()
+            row_title(key): [measured([row.last for row in found], runs[key[0]][0].folder), number(beside.get(key))]
+            for key in keys
             if (found := rows_of(runs, key, SIZE))
         }
+        scores = {row_title((name, how)): last(runs.get(name, []), how, SIZE) for name, how in keys}
         clients = "clients that took part" if self.served == "participating" else "new clients"
-        return table(f"{title(setup, testbed)}: accuracy of {clients}, in %", ["here", PAPER], rows, best=(0,))
+        caption = f"{title(setup, testbed)}: accuracy of {clients}, in %"
+        return table(caption, ["here", PAPER], rows, {0: scores})
 
     def _claims(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> list[str]:
-        means = {
-            key: fmean(row.last for row in found)
-            for key in self.figures(setup, testbed)
-            if (found := rows_of(runs, key, SIZE))
-        }
-        ours = means.pop(paper.FEDBASIS, None)
-        if ours is None or not means:
-            return []
-        best = max(means, key=lambda key: means[key])
-        evidence = f"{title(setup, testbed)}: FedBasis {percent(ours)}, {label(*best)} {percent(means[best])}"
-        near = ours > means[best] - 0.01
-        return [claim("FedBasis is above the best other method, or less than a point below it", near, evidence)]
+        scores = {key: last(runs.get(key[0]) or [], key[1], SIZE) for key in self.keys(setup, testbed)}
+        own = (paper.FEDBASIS, OURS)
+        others = {row_title(key): mine for key, mine in scores.items() if mine and key not in own}
+        claims: list[str] = []
+        for key in own:
+            name = row_title(key)
+            ours = f"{title(setup, testbed)}: {name}", scores[key]
+            claims += highest(f"{name} is better than every other method", ours, others)
+        return claims
 
 
 class CifarParticipating(CifarNew):

@@ -12,8 +12,9 @@ from fedbasis.report.runs import domain_of
 from fedbasis.report.tables import Grid
 from fedbasis.studies import drawing, paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
-from fedbasis.studies.grids import above, claim, number, table, title
+from fedbasis.studies.grids import number, table, title
 from fedbasis.studies.new_clients import main_request, sizes
+from fedbasis.studies.verdicts import by_margin, claim
 
 HOW = paper.FEDBASIS[1]
 
@@ -27,7 +28,7 @@ class Coefficients(Study):
 
     def requests(self, setup: Setup) -> list[RunRequest]:
         """The run of the main table."""
-        return [main_request(setup, testbed, "fedbasis", setup.seeds[0]) for testbed in setup.scale.main]
+        return [main_request(setup, testbed, setup.own, setup.seeds[0]) for testbed in setup.scale.main]
 
     def chapter(self, setup: Setup, found: Results) -> Chapter:
         """A figure for every block, and how much of the differences domains explain."""
@@ -70,9 +71,12 @@ def _claims(where: str, shares: Mapping[str, float | None]) -> list[str]:
     if len(body) < 2:
         return [
             claim(
-                "clients group by domain in the later blocks", None, f"{where}: all clients have the same coefficients"
+                "clients group by domain in the later blocks",
+                None,
+                f"{where}: all clients have the same coefficients",
+                "Too close to call",
             )
         ]
     early, late = known[body[0]], known[body[-1]]
     evidence = f"{where}: domains explain {late:.2f} of the variance in {body[-1]}, {early:.2f} in {body[0]}"
-    return [claim("clients group by domain, most of all in the later blocks", above(late, early, 0.02), evidence)]
+    return [by_margin("clients group by domain, most of all in the later blocks", late, early, 0.02, evidence)]

@@ -2,22 +2,23 @@
 
 Forty clients, four bases, each a network of its own that starts at random. Trained jointly (equations 5 and 6) the
 bases grow alike and the coefficients even, unless clients communicate after every step; coordinate descent with
-sharpening works against it.
+sharpening works against it. Both arms are the printed algorithm in everything else: SGD on psi, the plain mean of the
+bases, one rate for every basis.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-
 from fedbasis.experiment import Prepared
 from fedbasis.methods.base import Context
 from fedbasis.networks.train import examples_of
 from fedbasis.report.chapter import Chapter, ReportFigure
-from fedbasis.report.runs import NUMBER
+from fedbasis.report.runs import NUMBER, RunData
 from fedbasis.studies import drawing, paper
 from fedbasis.studies.base import NO_WEIGHTS, Results, RunRequest, Setup, Study
-from fedbasis.studies.grids import PAPER, above, another_scale, claim, measured, number, percent, table, title
+from fedbasis.studies.grids import PAPER, another_scale, measured, number, table, title
+from fedbasis.studies.variants import PRINTED, variant
+from fedbasis.studies.verdicts import PAIRS, ClientScores, by_margin, higher, last
 from fedbasis.training.runs import Run, read_lines, rewrite_lines
 
 TRACE = "trace.jsonl"
@@ -25,13 +26,19 @@ COSINE, ENTROPY = "cosine", "plain_entropy"
 """Entropy is always that of softmax(psi): a sharpened softmax has less of it, whatever the coefficients learned."""
 STEP = {"step": int, COSINE: NUMBER, ENTROPY: NUMBER}
 JOINT: Mapping[str, Any] = {
-    "bases": 4, "init": "random", "warm_start": 0.0, "major": False, "tau": 1.0, "coordinate_descent": False,
-    "upload": "full", "aggregation": "mean", "rate": "per-basis",
+    **variant(PRINTED).settings, "bases": 4, "init": "random", "warm_start": 0.0, "major": False, "tau": 1.0,
+    "coordinate_descent": False, "upload": "full",
 }  # fmt: skip
 APART: Mapping[str, Any] = {**JOINT, "coordinate_descent": True, "tau": 0.1}
 NAMES = {"joint": "trained together", "apart": "coordinate descent"}
 HOW, SIZE = "coefficients", "M"
 OFTEN = "every step"
+MARGIN = 0.005
+"""Cosines and entropies that differ by less are called equal."""
+ALGORITHM = (
+    "The algorithm is the printed one: SGD on ψ at the local learning rate, the plain mean of the bases, one rate for "
+    "every basis; the bases start at random, without a warm start or a major basis."
+)
 
 
 def random_request(
@@ -91,7 +98,8 @@ class Collapse(Study):
         text = [
             f"{title(setup, testbed)}; clients communicate {_interval(setup)}. The paper shows curves and no numbers: "
             "cosine and entropy rise within a round and along the rounds of joint training. The entropy is that of "
-            "softmax(ψ) for both, before coordinate descent sharpens it."
+            "softmax(ψ) for both, before coordinate descent sharpens it.",
+            f"{ALGORITHM} Coordinate descent sharpens with τ = {APART['tau']:g}; joint training does not.",
         ]
         for key, what, unit in (
             (COSINE, "cosine", "mean pairwise cosine of the bases"),
@@ -144,7 +152,7 @@ class Communication(Study):
         """One table; the claims are about the gap between personalized and global accuracy."""
         testbed = setup.scale.collapse
         runs = found.by_name(self.requests(setup), testbed)
-        rows, gaps, scores = {}, {}, {}
+        rows, gaps, scores = {}, dict[str, ClientScores](), dict[str, ClientScores]()
         names = OFTEN, _interval(setup)
         for name, printed in zip(names, paper.COMMUNICATION, strict=True):
             pairs = [(row.last, row.last_global) for run in runs.get(name, []) if (row := run.row(HOW, SIZE))]
@@ -152,22 +160,22 @@ class Communication(Study):
                 own, general = zip(*pairs, strict=True)
                 folder = runs[name][0].folder
                 rows[name] = [measured(own, folder), number(printed[0]), measured(general, folder), number(printed[1])]
-                scores[name], gaps[name] = float(np.mean(own)), float(np.mean(own) - np.mean(general))
+                scores[name], gaps[name] = last(runs[name], HOW, SIZE), _gaps(runs[name])
         columns = ["personalized", PAPER, "global", PAPER]
         grid = table(f"{title(setup, testbed)}: clients that took part, in %", columns, rows)
-        text = [f"{another_scale(setup, testbed, 'pacs')} There, limited is every 5 epochs."]
+        text = [f"{another_scale(setup, testbed, 'pacs')} There, limited is every 5 epochs.", ALGORITHM, PAIRS]
         if len(scores) == 2:
-            often, seldom = (scores[name] for name in names)
-            evidence = f"{percent(often)} {names[0]}, {percent(seldom)} {names[1]}"
-            text.append(claim("limited communication costs personalized accuracy", above(often, seldom), evidence))
-            wide, narrow = (gaps[name] for name in names)
-            evidence = f"personalized minus global: {percent(wide)} and {percent(narrow)} points"
-            text.append(
-                claim(
-                    "models hardly differ between clients when communication is limited", above(wide, narrow), evidence
-                )
-            )
+            often, seldom = ((name, scores[name]) for name in names)
+            text += higher("limited communication costs personalized accuracy", often, seldom)
+            wide, narrow = ((f"personalized minus global {name}", gaps[name]) for name in names)
+            text += higher("models differ less between clients when communication is limited", wide, narrow)
         return Chapter(self.name, self.title, text, [grid])
+
+
+def _gaps(runs: Sequence[RunData]) -> ClientScores:
+    """Return every client's personalized minus its global accuracy."""
+    general = {(run.seed, client): score for run in runs for client, score in run.global_scores(HOW, SIZE).items()}
+    return {pair: score - general[pair] for pair, score in last(runs, HOW, SIZE).items()}
 
 
 def _interval(setup: Setup) -> str:
@@ -183,11 +191,13 @@ def _curve(lines: Sequence[Mapping[str, Any]], axis: str, key: str) -> drawing.C
 
 
 def _rises(text: str, curve: Sequence[float]) -> list[str]:
-    return [claim(text, above(curve[-1], curve[0]), f"from {curve[0]:.4f} to {curve[-1]:.4f}")] if curve else []
+    if not curve:
+        return []
+    return [by_margin(text, curve[-1], curve[0], MARGIN, f"from {curve[0]:.4f} to {curve[-1]:.4f}")]
 
 
 def _ends_lower(what: str, together: Sequence[float], apart: Sequence[float]) -> list[str]:
     if not together or not apart:
         return []
     evidence = f"{what} {together[-1]:.4f} together, {apart[-1]:.4f} by coordinate descent, after the last round"
-    return [claim(f"coordinate descent ends with a lower {what}", above(together[-1], apart[-1]), evidence)]
+    return [by_margin(f"coordinate descent ends with a lower {what}", together[-1], apart[-1], MARGIN, evidence)]

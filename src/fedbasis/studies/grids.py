@@ -1,11 +1,15 @@
-"""Cells, tables and sentences of the studies: means over seeds, the paper's numbers, and verdicts on its claims."""
+"""Cells, tables and notes of the studies: means over seeds, the paper's numbers, and which rows lead."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, stdev
 
 from fedbasis.methods.fedrep import FedRepConfig
+from fedbasis.report.paired import bold
 from fedbasis.report.tables import NOTHING, Cell, Grid
 from fedbasis.studies.base import Setup
+from fedbasis.studies.variants import PRINTED
+from fedbasis.studies.verdicts import ClientScores
 
 PAPER = "paper*"
 """The heading of every column of the paper's numbers; the star refers to ``another_scale``."""
@@ -27,23 +31,27 @@ def number(value: float | None, digits: int = 1, run: str = "") -> Cell:
     return Cell(NOTHING) if value is None else Cell(f"{value:.{digits}f}", value, run)
 
 
-def marked(rows: Sequence[tuple[Cell, Sequence[Cell]]], columns: Sequence[int]) -> list[tuple[Cell, list[Cell]]]:
-    """Mark the best cell of these columns."""
+def marked(
+    rows: Sequence[tuple[Cell, Sequence[Cell]]], scores: Mapping[int, Sequence[ClientScores]]
+) -> list[tuple[Cell, list[Cell]]]:
+    """Mark in these columns the best row, and those not significantly worse, by the rows' scores of clients."""
     result = [(name, list(cells)) for name, cells in rows]
-    for column in columns:
-        values = [cells[column].value for _, cells in result]
-        known = [value for value in values if value is not None]
-        for _, cells in result:
-            cell = cells[column]
-            if known and cell.value == max(known):
-                cells[column] = Cell(cell.text, cell.value, cell.run, best=True)
+    for column, by_row in scores.items():
+        for (_, cells), best in zip(result, bold(by_row), strict=True):
+            cells[column] = replace(cells[column], best=best)
     return result
 
 
-def table(caption: str, columns: Sequence[str], rows: Mapping[str, Sequence[Cell]], best: Sequence[int] = ()) -> Grid:
-    """Make a plain table; in the columns of ``best`` the highest number is marked."""
+def table(
+    caption: str,
+    columns: Sequence[str],
+    rows: Mapping[str, Sequence[Cell]],
+    scores: Mapping[int, Mapping[str, ClientScores]] | None = None,
+) -> Grid:
+    """Make a plain table; in the columns of ``scores`` the leading rows are marked, by these scores of clients."""
     named = [(Cell(name), cells) for name, cells in rows.items()]
-    return Grid(caption, [("", len(columns))], columns, marked(named, best))
+    by_row = {column: [mine.get(name, {}) for name in rows] for column, mine in (scores or {}).items()}
+    return Grid(caption, [("", len(columns))], columns, marked(named, by_row))
 
 
 def another_scale(setup: Setup, testbed: str, dataset: str) -> str:
@@ -69,7 +77,7 @@ def budget(setup: Setup, testbed: str, runs: Mapping[str, object]) -> str:
             "head_epochs", FedRepConfig.model_fields["head_epochs"].default
         )
         parts.append(f"FedRep {epochs} on its body after {head} on its head")
-    if "fedbasis" in runs:
+    if {"fedbasis", PRINTED} & set(runs):
         parts.append(f"FedBasis {epochs} on its bases after {epochs} on its coefficients")
     return f"{'; '.join(parts)}."
 
@@ -82,23 +90,6 @@ def title(setup: Setup, testbed: str) -> str:
 def printed(setup: Setup, testbed: str) -> str:
     """Name the dataset whose numbers in the paper are shown beside this one's."""
     return setup.testbed(testbed).printed or testbed.removesuffix("-all")
-
-
-class Claim(str):
-    """A sentence that judges one of the paper's claims; a scale that is too small to learn has none."""
-
-    __slots__ = ()
-
-
-def claim(text: str, holds: bool | None, evidence: str) -> str:
-    """Return a sentence on whether one of the paper's claims holds here, with the numbers."""
-    verdict = "Too close to call here" if holds is None else "Holds here" if holds else "Does not hold here"
-    return Claim(f"{verdict}: {text} ({evidence}).")
-
-
-def above(ours: float, theirs: float, margin: float = 0.005) -> bool | None:
-    """Whether one share is above another; neither, if they are less than half a point apart."""
-    return None if abs(ours - theirs) < margin else ours > theirs
 
 
 def percent(share: float) -> str:

@@ -1,58 +1,62 @@
 """Tables 2, C and D: how well every method serves new clients, S to L, Last and Best, and how much seeds matter.
 
-All three are read off the same runs. |Delta| is the difference of Last and Best: what choosing the epoch is worth.
+All three are read off the same runs. |Delta| is the difference of Last and Best: what choosing the epoch is worth. Rows
+that the paper lacks are controls: fine-tuning with the server's normalization statistics or a proximal term, a linear
+probe, FedBasis without its coefficients, and FedBasis with the settings of this repository beside the printed ones.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, variance
 from typing import Any, ClassVar
 
+from fedbasis.experiment.config import PersonalizeConfig
 from fedbasis.report.chapter import Chapter
 from fedbasis.report.runs import RunData
 from fedbasis.report.tables import NOTHING, Cell, Grid
 from fedbasis.serving.evaluation import ResultRow
-from fedbasis.serving.personalize import label
 from fedbasis.studies import paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
-from fedbasis.studies.grids import (
-    PAPER,
-    above,
-    another_scale,
-    budget,
-    claim,
-    marked,
-    measured,
-    number,
-    percent,
-    printed,
-    title,
-)
-from fedbasis.studies.paper import Key
+from fedbasis.studies.grids import PAPER, another_scale, budget, marked, measured, number, printed, title
+from fedbasis.studies.scales import Scale
+from fedbasis.studies.variants import PRINTED, Key, row_title
+from fedbasis.studies.verdicts import PAIRS, ClientScores, claim, higher, highest, last, stopping
 
+SEEDS = 3
+"""Of the main tables, where a scale judges the paper's claims."""
+OURS: Key = ("fedbasis", "coefficients+classifier")
+WITHOUT: Key = ("fedbasis", "lp")
+"""The uniform combination of the bases, and a classifier: what FedBasis has without coefficients."""
 WAYS: Mapping[str, tuple[str, ...]] = {
     "fedrep": ("lp", "ft"),
     "fedbn": ("bn", "lp", "ft"),
     "pfedhn": ("embedding", "embedding+lp", "embedding+ft"),
     "per-fedavg-fo": ("ft",),
     "knn-per": ("knn", "knn+ft"),
-    "fedavg": ("none", "lp", "ft"),
-    "fedbasis": ("coefficients+classifier",),
+    "fedavg": ("none", "lp", "lp@frozen", "lp@own", "ft", "ft@frozen", "ft-prox"),
+    PRINTED: ("coefficients+classifier",),
+    "fedbasis": ("lp", "coefficients+classifier"),
 }
+"""Every run and what it serves new clients with."""
 PROPOSED: tuple[Key, ...] = (
     ("fedrep", "lp"), ("fedbn", "bn"), ("pfedhn", "embedding"), ("pfedhn", "embedding+ft"), ("per-fedavg-fo", "ft"),
-    ("knn-per", "knn"), ("knn-per", "knn+ft"), ("fedavg", "none"), ("fedavg", "ft"), paper.FEDBASIS,
+    ("knn-per", "knn"), ("knn-per", "knn+ft"), ("fedavg", "none"), ("fedavg", "lp"), ("fedavg", "ft"),
+    ("fedavg", "ft@frozen"), ("fedavg", "ft-prox"), WITHOUT, paper.FEDBASIS, OURS,
 )  # fmt: skip
-"""The rows of table 2: each method as it was proposed."""
-EVERY: tuple[Key, ...] = tuple((method, how) for method, hows in WAYS.items() for how in hows)
+"""The rows of table 2, each method as it was proposed, and the controls."""
+EVERY: tuple[Key, ...] = tuple((name, how) for name, hows in WAYS.items() for how in hows)
 SIZES: Mapping[str, float] = {"S": 0.5, "M": 1.0}
 """PFLBed's own, where a scale says nothing else."""
 SINGLE = ("none", "embedding", "knn")
 """Ways for which the paper prints one number."""
+CHOSEN = (
+    "The learning rate and, for ways that do not fix them, the normalization statistics of a row are chosen on "
+    "validation images, for every row by the same rule."
+)
 
 
-def main_request(setup: Setup, testbed: str, method: str, seed: int) -> RunRequest:
-    """The run of one method that these tables read, and others too."""
-    return setup.request(testbed, method, seed, personalize={"ways": list(WAYS[method])})
+def main_request(setup: Setup, testbed: str, name: str, seed: int) -> RunRequest:
+    """The run of one method or variant that these tables read, and others too."""
+    return setup.request(testbed, name, seed, personalize={"ways": list(WAYS[name])})
 
 
 def at_one_size(raw: Mapping[str, Any], size: str) -> dict[str, Any]:
@@ -69,22 +73,26 @@ class NewClients(Study):
     title: ClassVar[str] = "Personalized accuracy of new clients"
     keys: ClassVar[tuple[Key, ...]] = PROPOSED
 
+    def seeds(self, scale: Scale) -> int:
+        """Three, since its verdicts are about all clients of several trainings."""
+        return max(scale.seeds, SEEDS) if scale.judges else scale.seeds
+
     def requests(self, setup: Setup) -> list[RunRequest]:
-        """One run for every dataset, method and seed."""
-        methods = [method for method in WAYS if setup.allows(method)]
+        """One run for every dataset, method or variant, and seed."""
+        names = [name for name in WAYS if setup.allows(name)]
         return [
-            main_request(setup, testbed, method, seed)
+            main_request(setup, testbed, name, seed)
             for testbed in setup.scale.main
-            for method in methods
+            for name in names
             for seed in setup.seeds
         ]
 
     def chapter(self, setup: Setup, found: Results) -> Chapter:
-        """A table for every dataset."""
+        """Two tables for every dataset."""
         tables, text = [], []
         for testbed in setup.scale.main:
             runs = found.by_name(self.requests(setup), testbed)
-            tables.append(self.grid(setup, testbed, runs))
+            tables += self.grids(setup, testbed, runs)
             text += [
                 another_scale(setup, testbed, printed(setup, testbed)),
                 budget(setup, testbed, runs),
@@ -93,52 +101,84 @@ class NewClients(Study):
             text += self.claims(setup, testbed, runs)
         return Chapter(self.name, self.title, text, tables)
 
-    def grid(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> Grid:
-        """Lay out Last, Best and |Delta| by size, and the paper's."""
+    def grids(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> list[Grid]:
+        """Lay out Last, Best and |Delta| by size, and the paper's; then what was chosen and what it costs."""
         paper_scores = paper.NEW_CLIENTS[printed(setup, testbed)]
-        names = sizes(setup, testbed)
+        names, keys = sizes(setup, testbed), [key for key in self.keys if runs.get(key[0])]
         rows: list[tuple[Cell, Sequence[Cell]]] = []
-        for method, how in self.keys:
-            mine = runs.get(method, [])
-            cells: list[Cell] = []
-            for size in names:
-                cells += _cells(mine, how, size) + _printed(paper_scores[method, how].get(size, ()))
-            if mine:
-                rows.append((Cell(label(method, how), run=mine[0].folder), cells))
+        for key in keys:
+            mine, beside = runs[key[0]], paper_scores.get(key, {})
+            cells = [cell for size in names for cell in (*_cells(mine, key[1], size), *_printed(beside.get(size, ())))]
+            rows.append((Cell(row_title(key), run=mine[0].folder), cells))
         columns = ["Last", "Best", "|Δ|"] * (2 * len(names))
         groups = [pair for size in names for pair in ((f"size {size}", 3), (f"{PAPER} {size}", 3))]
         caption = f"{title(setup, testbed)}: personalized accuracy of new clients, in %"
-        return Grid(caption, groups, columns, marked(rows, [6 * i for i in range(len(names))]))
+        scores = {6 * i: [last(runs[name], how, size) for name, how in keys] for i, size in enumerate(names)}
+        return [Grid(caption, groups, columns, marked(rows, scores)), chosen(setup, testbed, runs, keys)]
 
     def notes(self, setup: Setup, testbed: str) -> list[str]:
-        """Note how often clients are validated."""
+        """Note how rows are chosen and compared, and how often clients are validated."""
         every = setup.testbed(testbed).personalize.get("validate_every", 1)
+        notes = [CHOSEN, pull(setup, testbed), PAIRS]
         if validations(setup, testbed) == 1:
-            return ["Only the last epoch is validated, so Best equals Last and |Δ| is no result."]
-        return [f"Best and |Δ| are over every {every}th epoch only."] if every > 1 else []
+            return [*notes, "Only the last epoch is validated, so Best equals Last and |Δ| is no result."]
+        return [*notes, *([f"Best and |Δ| are over every {every}th epoch only."] if every > 1 else [])]
 
     def claims(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> list[str]:
-        """FedBasis is accurate, and it is robust to the stopping epoch."""
-        found, where = [], title(setup, testbed)
+        """FedBasis is accurate, its coefficients help, and it is robust to the stopping epoch; for both FedBases."""
+        found, where = list[str](), title(setup, testbed)
         for size in sizes(setup, testbed):
-            scores = {key: rows_of(runs, key, size) for key in self.keys}
-            last = {key: fmean(row.last for row in rows) for key, rows in scores.items() if rows}
-            delta = {key: fmean(row.delta for row in rows) for key, rows in scores.items() if rows and learns(key)}
-            ours, others = last.pop(paper.FEDBASIS, None), last
-            if ours is None or not others:
-                continue
-            best = max(others, key=lambda key: others[key])
-            evidence = f"{where}, {size}: FedBasis {percent(ours)}, the best other, {label(*best)}, "
-            found.append(
-                claim("FedBasis serves new clients best", above(ours, others[best]), evidence + percent(others[best]))
-            )
-            mine = delta.pop(paper.FEDBASIS)
-            if delta and validations(setup, testbed) > 1:
-                evidence = f"{where}, {size}: |Δ| {percent(mine)}, the other rows {percent(min(delta.values()))} to "
-                evidence += percent(max(delta.values()))
-                robust = not above(mine, min(delta.values()))
-                found.append(claim("no row's |Δ| is half a point or more below FedBasis' own", robust, evidence))
+            scores = self._scores(runs, size, last)
+            stops = self._scores(runs, size, stopping) if validations(setup, testbed) > 1 else {}
+            for key in (paper.FEDBASIS, OURS):
+                name, here = row_title(key), f"{where}, {size}: {row_title(key)}"
+                text = f"{name} serves new clients best"
+                found += highest(text, (here, scores.get(key, {})), _rivals(scores))
+                if key == OURS and WITHOUT in scores:
+                    without = row_title(WITHOUT), scores[WITHOUT]
+                    found += higher("coefficients help FedBasis", (here, scores.get(key, {})), without)
+                text = f"choosing the epoch matters least for {name}, by the mean of |Last − Best| over clients"
+                found += highest(text, (here, stops.get(key, {})), _rivals(stops, learns), lower=True)
         return found
+
+    def _scores(
+        self,
+        runs: Mapping[str, Sequence[RunData]],
+        size: str,
+        of: Callable[[Sequence[RunData], str, str], ClientScores],
+    ) -> dict[Key, ClientScores]:
+        scores = {(name, how): of(runs.get(name, []), how, size) for name, how in self.keys}
+        return {key: mine for key, mine in scores.items() if mine}
+
+
+def _rivals(
+    scores: Mapping[Key, ClientScores], kept: Callable[[Key], bool] = lambda key: True
+) -> dict[str, ClientScores]:
+    """Return the rows of other methods by title."""
+    own = (PRINTED, "fedbasis")
+    return {row_title(key): mine for key, mine in scores.items() if key[0] not in own and kept(key)}
+
+
+def chosen(setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]], keys: Sequence[Key]) -> Grid:
+    """Lay out what was chosen on validation images, all of it where seeds differ, and the seconds to serve a client."""
+    names, rows = sizes(setup, testbed), []
+    for key in keys:
+        cells = []
+        for size in names:
+            mine = rows_of(runs, key, size)
+            folder = runs[key[0]][0].folder
+            statistics = dict.fromkeys(row.statistics for row in mine if row.statistics)
+            rates = sorted({row.rate for row in mine}) if learns(key) else []
+            seconds = fmean(row.seconds for row in mine) if mine else None
+            cells += [
+                Cell(", ".join(statistics) or NOTHING, run=folder),
+                Cell(", ".join(f"{rate:g}" for rate in rates) or NOTHING, run=folder),
+                number(seconds, 2, folder),
+            ]
+        rows.append((Cell(row_title(key), run=runs[key[0]][0].folder), cells))
+    caption = f"{title(setup, testbed)}: what was chosen on validation images, and seconds to serve a client"
+    groups = [(f"size {size}", 3) for size in names]
+    return Grid(caption, groups, ["statistics", "rate", "s"] * len(names), rows, name=f"chosen-{testbed}")
 
 
 class AllMethods(NewClients):
@@ -158,28 +198,27 @@ class Variance(NewClients):
     title: ClassVar[str] = "Variance over the seeds"
     keys: ClassVar[tuple[Key, ...]] = tuple(key for key in EVERY if key != ("fedbn", "bn"))
 
-    def grid(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> Grid:
+    def grids(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> list[Grid]:
         """Lay out the variances by size, and the paper's."""
         paper_variance, names = paper.VARIANCE[printed(setup, testbed)], sizes(setup, testbed)
         rows = []
-        for method, how in self.keys:
+        for key in self.keys:
             cells: list[Cell] = []
             for size in names:
-                mine = rows_of(runs, (method, how), size)
+                mine = rows_of(runs, key, size)
                 for pick in ([row.last for row in mine], [row.best for row in mine]):
-                    cells.append(number(spread(pick), 2, runs[method][0].folder if mine else ""))
-                cells += [number(value, 2) for value in paper_variance[method, how].get(size, (None, None))]
-            if runs.get(method):
-                rows.append((Cell(label(method, how)), cells))
+                    cells.append(number(spread(pick), 2, runs[key[0]][0].folder if mine else ""))
+                cells += [number(value, 2) for value in paper_variance.get(key, {}).get(size, (None, None))]
+            if runs.get(key[0]):
+                rows.append((Cell(row_title(key)), cells))
         groups = [pair for size in names for pair in ((f"size {size}", 2), (f"{PAPER} {size}", 2))]
         seeds = max(map(len, runs.values()), default=0)
         caption = f"{title(setup, testbed)}: variance over {seeds} seed{'s' * (seeds != 1)}, in squared points"
-        return Grid(caption, groups, ["Last", "Best"] * (2 * len(names)), rows)
+        return [Grid(caption, groups, ["Last", "Best"] * (2 * len(names)), rows)]
 
     def notes(self, setup: Setup, testbed: str) -> list[str]:
         """Note what another seed changes."""
-        another = "Another seed is another split into clients too, not only another training."
-        return [another, *super().notes(setup, testbed)]
+        return ["Another seed is another split into clients too, not only another training."]
 
     def claims(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> list[str]:
         """Differences in the main table are larger than what seeds do."""
@@ -189,13 +228,30 @@ class Variance(NewClients):
         ]  # fmt: skip
         if not found:
             return ["A variance needs at least two seeds that every row has; add --seeds 3."]
-        evidence = f"{title(setup, testbed)}: at most {max(found):.2f}, in the paper at most 1.75"
-        return [claim("seeds move a row of the main table by about a point", max(found) <= 1.75, evidence)]
+        evidence = f"{title(setup, testbed)}: at most {max(found):.2f}, in the paper at most {LARGEST:.2f}"
+        text = "seeds move no row of the main table by more than in the paper"
+        return [claim(text, round(max(found), 2) <= LARGEST, f"{evidence}; no test, the largest of all rows")]
+
+
+LARGEST = max(
+    value
+    for rows in paper.VARIANCE.values()
+    for by_size in rows.values()
+    for pair in by_size.values()
+    for value in pair
+)
+"""The largest variance of the paper's table D."""
 
 
 def sizes(setup: Setup, testbed: str) -> list[str]:
     """Name the sizes of a new client's data."""
     return list(setup.testbed(testbed).data.get("sizes", SIZES))
+
+
+def pull(setup: Setup, testbed: str) -> str:
+    """Note how strong the proximal term of ``ft-prox`` is."""
+    strength = setup.testbed(testbed).personalize.get("prox", PersonalizeConfig.model_fields["prox"].default)
+    return f"The proximal term of FT (prox) has the strength {strength:g}."
 
 
 def validations(setup: Setup, testbed: str) -> int:

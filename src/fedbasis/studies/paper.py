@@ -1,16 +1,18 @@
 """The paper's own figures, in percent, by dataset: what the tables put beside the measured ones, as another scale.
 
-Keys are ``(method, way)`` as in a run's results. Where the paper prints one number for Last and Best there is one.
+Keys are ``(run, way)`` as in the studies; the paper's FedBasis is the variant as printed. Where the paper prints one
+number for Last and Best there is one.
 """
 
 from collections.abc import Mapping
 
-Key = tuple[str, str]
+from fedbasis.studies.variants import PRINTED, Key
+
 PrintedScores = Mapping[str, tuple[float, ...]]  # size -> (Last, Best), or the one number there is
 
 OWN = "client-state"
 """The way of a client that took part and has a model of its own."""
-FEDBASIS: Key = ("fedbasis", "coefficients+classifier")
+FEDBASIS: Key = (PRINTED, "coefficients+classifier")
 
 
 def _pairs(sizes: str, *numbers: float) -> dict[str, tuple[float, ...]]:
@@ -129,7 +131,7 @@ VARIANCE: Mapping[str, Mapping[Key, PrintedScores]] = {
 """Table D: variances over three seeds."""
 
 REGULARIZED: Mapping[str, tuple[float, float | None]] = {
-    "per-fedavg-fo": (84.3, 84.5), "pfedme": (77.5, 77.8), "fedbasis": (87.5, None)
+    "per-fedavg-fo": (84.3, 84.5), "pfedme": (77.5, 77.8), PRINTED: (87.5, None)
 }  # fmt: skip
 """Table 3, Office-Home: weight decay, and equation 2 of pFedMe."""
 
@@ -145,15 +147,17 @@ BASES: Mapping[str, Mapping[int, float]] = {
 }
 """Table E: Best, size S."""
 
-META_RATES: Mapping[str, Mapping[float, tuple[float, float]]] = {
-    "fedavg": {0.001: (78.1, 78.1), 0.005: (78.2, 78.5), 0.01: (70.5, 76.6), 0.05: (65.4, 75.6), 0.1: (38.1, 73.1)},
-    "per-fedavg-fo": {
+META_RATES: Mapping[Key, Mapping[float, tuple[float, float]]] = {
+    ("fedavg", "ft"): {
+        0.001: (78.1, 78.1), 0.005: (78.2, 78.5), 0.01: (70.5, 76.6), 0.05: (65.4, 75.6), 0.1: (38.1, 73.1)
+    },
+    ("per-fedavg-fo", "ft"): {
         0.001: (86.1, 86.1), 0.005: (86.1, 86.2), 0.01: (65.3, 85.4), 0.05: (60.5, 83.4), 0.1: (40.1, 82.6)
     },
-    "per-fedavg-hf": {
+    ("per-fedavg-hf", "ft"): {
         0.001: (85.3, 85.3), 0.005: (85.5, 85.5), 0.01: (63.4, 83.6), 0.05: (43.7, 81.6), 0.1: (34.8, 80.7)
     },
-    "fedbasis": {0.001: (87.6, 87.6), 0.005: (87.5, 87.7), 0.01: (87.6, 87.7), 0.05: (87.6, 87.6), 0.1: (87.5, 87.6)},
+    FEDBASIS: {0.001: (87.6, 87.6), 0.005: (87.5, 87.7), 0.01: (87.6, 87.7), 0.05: (87.6, 87.6), 0.1: (87.5, 87.6)},
 }  # fmt: skip
 """Table B, Office-Home, size M: Last and Best."""
 

@@ -34,7 +34,7 @@ def plan(studies: Sequence[Study], setup: Setup) -> list[Item]:
     """Collect the runs of all studies, each once; those that share their training follow each other."""
     found: dict[str, tuple[RunRequest, list[str], list[str]]] = {}
     for study in studies:
-        for request in _requests(study, setup):
+        for request in _requests(study, setup.of(study)):
             _, post_steps, names = found.setdefault(request.key, (request, [], []))
             post_steps += [request.post_step] if request.post_step and request.post_step not in post_steps else []
             names += [study.name] if study.name not in names else []

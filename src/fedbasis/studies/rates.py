@@ -1,29 +1,32 @@
 """Table B and figure 4a: how much does a new client's learning rate matter?
 
-The same runs with a wide grid of rates. FedBasis' coefficients have a rate of their own, which stays. Figure 4a shows
-validation accuracy along the epochs, since test images are scored for the reported epochs only.
+The same trainings, with a wide grid of rates. All rates of a row vary together, by the same factor: in FedBasis that of
+the coefficients is a fixed multiple of the classifier's. Figure 4a shows validation accuracy along the epochs, since
+test images are scored for the reported epochs only.
 """
 
-from collections.abc import Mapping
-from statistics import fmean
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-from fedbasis.report.chapter import Chapter
-from fedbasis.report.runs import validation_curve
+import numpy as np
+
+from fedbasis.report.chapter import Chapter, ReportFigure
+from fedbasis.report.runs import RunData, validation_curve
 from fedbasis.report.tables import Cell, Grid
-from fedbasis.serving.personalize import label
 from fedbasis.studies import drawing, paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
-from fedbasis.studies.grids import PAPER, above, another_scale, claim, measured, number, percent, title
-from fedbasis.studies.new_clients import sizes
+from fedbasis.studies.grids import PAPER, another_scale, measured, number, title
+from fedbasis.studies.new_clients import OURS, WITHOUT, sizes
+from fedbasis.studies.variants import Key, row_title
+from fedbasis.studies.verdicts import PAIRS, ClientScores, highest
 
-WAYS: Mapping[str, str] = {
-    "fedavg": "ft", "per-fedavg-fo": "ft", "per-fedavg-hf": "ft", "fedbasis": "coefficients+classifier"
-}  # fmt: skip
-
-OF_THE_CLASSIFIER = (
-    "The rate that varies is that of SGD on weights: of the whole network in fine-tuning, of the classifier alone in "
-    "FedBasis, whose coefficients keep a rate of their own."
+FINE_TUNED: tuple[Key, ...] = (("fedavg", "ft"), ("per-fedavg-fo", "ft"), ("per-fedavg-hf", "ft"))
+PROBES: tuple[Key, ...] = (("fedavg", "lp"), WITHOUT)
+OWN: tuple[Key, ...] = (paper.FEDBASIS, OURS)
+TOGETHER = (
+    "All rates of a row vary together: of the whole network in fine-tuning, of the classifier in a linear probe, of "
+    "the classifier and the coefficients in FedBasis. The normalization statistics are chosen at every rate on "
+    "validation images. A verdict compares, client by client, the range of the scores over the rates."
 )
 
 
@@ -33,46 +36,48 @@ class MetaRates(Study):
     name: ClassVar[str] = "meta-rates"
     aliases: ClassVar[tuple[str, ...]] = ("table-b",)
     title: ClassVar[str] = "New clients at fixed learning rates"
-    methods: ClassVar[tuple[str, ...]] = tuple(WAYS)
+    keys: ClassVar[tuple[Key, ...]] = (*FINE_TUNED, *PROBES, *OWN)
 
     def requests(self, setup: Setup) -> list[RunRequest]:
-        """A run for every method; its training is that of the main table."""
+        """A run for every method and variant; its training is that of the main table."""
         testbed, rates = setup.scale.hard[0], list(setup.scale.wide_rates)
+        ways: dict[str, list[str]] = {}
+        for name, how in (*FINE_TUNED, *PROBES, *OWN):  # the same for the table and the figure, which share their runs
+            ways.setdefault(name, []).append(how)
         return [
-            setup.request(testbed, method, seed, personalize={"ways": [WAYS[method]], "rates": rates})
-            for method in self.methods if setup.allows(method) for seed in setup.seeds
+            setup.request(testbed, name, seed, personalize={"ways": ways[name], "rates": rates})
+            for name in dict.fromkeys(name for name, _ in self.keys) if setup.allows(name) for seed in setup.seeds
         ]  # fmt: skip
 
     def chapter(self, setup: Setup, found: Results) -> Chapter:
-        """One table, with the range over the rates in a claim."""
+        """One table, with the range over the rates in claims."""
         testbed, rates = setup.scale.hard[0], setup.scale.wide_rates
         runs, names = found.by_name(self.requests(setup), testbed), sizes(setup, testbed)
         size = "M" if "M" in names else names[-1]
-        rows, ranges = [], {}
-        for method, mine in runs.items():
-            how, cells, lasts = WAYS[method], list[Cell](), []
-            scores = [run.accuracies(how, size) for run in mine]
+        rows, ranges = [], dict[Key, ClientScores]()
+        for key in self.keys:
+            mine, cells = runs.get(key[0], []), list[Cell]()
+            scores = [run.scores_by_rate(key[1], size) for run in mine]
+            if not all(scores) or not mine:
+                continue
             for rate in rates:
-                last, best = zip(*(of_run[rate] for of_run in scores), strict=True)
-                printed = paper.META_RATES[method].get(rate, (None, None))
+                means = [np.mean(list(of_run[rate].values()), axis=0) for of_run in scores]
+                last, best = ([float(mean[place]) for mean in means] for place in (0, 1))
+                printed = paper.META_RATES.get(key, {}).get(rate, (None, None))
                 cells += [measured(last, mine[0].folder), measured(best, mine[0].folder), *map(number, printed)]
-                lasts.append(fmean(last))
-            rows.append((Cell(label(method, how), run=mine[0].folder), cells))
-            ranges[method] = max(lasts) - min(lasts)
+            rows.append((Cell(row_title(key), run=mine[0].folder), cells))
+            ranges[key] = {
+                (run.seed, client): _range([of_run[rate][client][0] for rate in rates])
+                for run, of_run in zip(mine, scores, strict=True)
+                for client in of_run[rates[0]]
+            }
         groups = [pair for rate in rates for pair in ((f"rate {rate:g}", 2), (f"{PAPER} {rate:g}", 2))]
         grid = Grid(
             f"{title(setup, testbed)}, size {size}: accuracy of new clients by rate, in %", groups,
             ["Last", "Best"] * (2 * len(rates)), rows,
         )  # fmt: skip
-        text = [another_scale(setup, testbed, "office-home"), OF_THE_CLASSIFIER]
-        others = {method: spread for method, spread in ranges.items() if method != "fedbasis"}
-        if "fedbasis" in ranges and others:
-            evidence = "Last differs between rates by " + ", ".join(
-                f"{percent(spread)} points ({label(method, WAYS[method])})" for method, spread in ranges.items()
-            )
-            steady = above(min(others.values()), ranges["fedbasis"])
-            text.append(claim("FedBasis depends less on the rate than fine-tuning does", steady, evidence))
-        return Chapter(self.name, self.title, text, [grid])
+        text = [another_scale(setup, testbed, "office-home"), TOGETHER, PAIRS]
+        return Chapter(self.name, self.title, [*text, *_claims(ranges, "depends less on the rate than")], [grid])
 
 
 class Rates(MetaRates):
@@ -81,29 +86,56 @@ class Rates(MetaRates):
     name: ClassVar[str] = "rates"
     aliases: ClassVar[tuple[str, ...]] = ("figure-4a",)
     title: ClassVar[str] = "Fine-tuning curves by learning rate"
-    methods: ClassVar[tuple[str, ...]] = ("per-fedavg-fo", "fedbasis")
+    keys: ClassVar[tuple[Key, ...]] = (("per-fedavg-fo", "ft"), *PROBES, *OWN)
 
     def chapter(self, setup: Setup, found: Results) -> Chapter:
-        """One figure, by the first seed; a claim about the drop from their maximum."""
+        """The paper's figure and one of the controls, by the first seed; claims about the drop from the maximum."""
         testbed = setup.scale.hard[0]
         runs, size = found.by_name(self.requests(setup), testbed), sizes(setup, testbed)[0]
-        lines: dict[str, drawing.Curve] = {}
-        drops: dict[str, float] = {}
-        for method, (run, *_) in runs.items():
-            for rate in setup.scale.wide_rates:
-                epochs, means = validation_curve(run.at_rate(WAYS[method], size, rate))
-                lines[f"{label(method, WAYS[method])}, rate {rate:g}"] = epochs, means
-                drops[method] = max(drops.get(method, 0.0), max(means) - means[-1])
+        shown = self.keys[0], (setup.own, OURS[1])
+        figures: list[ReportFigure] = []
+        for name, keys in (("rates", shown), ("rates-controls", [key for key in self.keys if key not in shown])):
+            lines: dict[str, drawing.Curve] = {}
+            for key in keys:
+                for rate in setup.scale.wide_rates if key[0] in runs else ():
+                    records = runs[key[0]][0].at_rate(key[1], size, rate)
+                    lines[f"{row_title(key)}, rate {rate:g}"] = validation_curve(records)
+            caption = f"{title(setup, testbed)}, size {size}: mean validation accuracy of new clients along the epochs"
+            if lines:
+                figures.append(drawing.curves(name, caption, lines, "epoch", "validation accuracy (%)"))
+        drops = {key: _drops(runs[key[0]], key[1], size, setup.scale.wide_rates) for key in self.keys if key[0] in runs}
         text = [
             "The paper's figure 4a shows test accuracy; these are validation images, which choose the epoch.",
-            OF_THE_CLASSIFIER,
+            f"{TOGETHER.rpartition(' A verdict')[0]} A verdict compares, client by client, the largest drop from the "
+            "maximum of a curve to its end.",
+            PAIRS,
         ]
-        if len(drops) == 2:
-            evidence = "the largest drop from the maximum of a curve to its end is " + " and ".join(
-                f"{drop:.1f} points for {label(method, WAYS[method])}" for method, drop in drops.items()
-            )
-            steady = above(drops["per-fedavg-fo"], drops["fedbasis"], 0.5)
-            text.append(claim("FedBasis needs no stopping rule", steady, evidence))
-        caption = f"{title(setup, testbed)}, size {size}: mean validation accuracy of new clients along the epochs"
-        figures = [drawing.curves("rates", caption, lines, "epoch", "validation accuracy (%)")] if lines else []
-        return Chapter(self.name, self.title, text, figures=figures)
+        return Chapter(
+            self.name, self.title, [*text, *_claims(drops, "needs a stopping rule less than")], figures=figures
+        )
+
+
+def _claims(numbers: Mapping[Key, ClientScores], text: str) -> list[str]:
+    """Judge each FedBasis against fine-tuning and against linear probes; the lower number is the better one."""
+    claims: list[str] = []
+    for key in OWN:
+        for others, what in ((FINE_TUNED, "fine-tuning"), (PROBES, "a linear probe")):
+            theirs = {row_title(other): numbers[other] for other in others if other in numbers}
+            name = row_title(key)
+            claims += highest(f"{name} {text} {what}", (name, numbers.get(key, {})), theirs, lower=True)
+    return claims
+
+
+def _range(shares: Sequence[float]) -> float:
+    return max(shares) - min(shares)
+
+
+def _drops(runs: Sequence[RunData], how: str, size: str, rates: Sequence[float]) -> ClientScores:
+    """Return the largest drop from the maximum of a client's validation curves to their ends."""
+    found: dict[tuple[int, str], float] = {}
+    for run in runs:
+        records: list[Mapping[str, Any]] = [record for rate in rates for record in run.at_rate(how, size, rate)]
+        for record in records:
+            pair, curve = (run.seed, record["client"]), record["validation"]
+            found[pair] = max(found.get(pair, 0.0), max(curve) - curve[-1])
+    return found

@@ -1,26 +1,25 @@
 """Table 3: regularized fine-tuning, by weight decay or by the proximal term of pFedMe's equation 2."""
 
 from collections.abc import Mapping
-from statistics import fmean
 from typing import ClassVar
 
-from fedbasis.methods.pfedme import PFedMeConfig
 from fedbasis.report.chapter import Chapter
-from fedbasis.serving.personalize import label
+from fedbasis.report.tables import Cell
 from fedbasis.studies import paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
-from fedbasis.studies.grids import PAPER, above, another_scale, claim, measured, number, percent, table, title
-from fedbasis.studies.new_clients import main_request, rows_of, sizes
+from fedbasis.studies.grids import PAPER, another_scale, measured, number, table, title
+from fedbasis.studies.new_clients import OURS, main_request, pull, rows_of, sizes
+from fedbasis.studies.variants import row_title
+from fedbasis.studies.verdicts import PAIRS, ClientScores, highest, last
 
 WAYS: Mapping[str, tuple[str, ...]] = {"per-fedavg-fo": ("ft", "ft-prox"), "pfedme": ("ft", "pfedme")}
 """Weight decay first, the proximal term second."""
-OURS = paper.FEDBASIS
+OWN = (paper.FEDBASIS, OURS)
 
 
 def regularized_request(setup: Setup, testbed: str, method: str, seed: int) -> RunRequest:
-    """A method fine-tuned with weight decay and with a proximal term as strong as pFedMe's."""
-    strength = PFedMeConfig.model_fields["strength"].default
-    return setup.request(testbed, method, seed, personalize={"ways": list(WAYS[method]), "prox": strength})
+    """A method fine-tuned with weight decay and with a proximal term."""
+    return setup.request(testbed, method, seed, personalize={"ways": list(WAYS[method])})
 
 
 class Regularized(Study):
@@ -31,34 +30,39 @@ class Regularized(Study):
     title: ClassVar[str] = "Regularized fine-tuning of new clients"
 
     def requests(self, setup: Setup) -> list[RunRequest]:
-        """Two methods, each with two regularizers, and FedBasis."""
+        """Two methods, each with two regularizers, and both FedBases."""
         testbed = setup.scale.hard[0]
         requests = [
             regularized_request(setup, testbed, method, seed)
             for method in WAYS if setup.allows(method) for seed in setup.seeds
         ]  # fmt: skip
-        return requests + [main_request(setup, testbed, OURS[0], seed) for seed in setup.seeds if setup.allows(OURS[0])]
+        return requests + [
+            main_request(setup, testbed, name, seed) for name, _ in OWN if setup.allows(name) for seed in setup.seeds
+        ]
 
     def chapter(self, setup: Setup, found: Results) -> Chapter:
-        """One table and one claim."""
+        """One table, and a claim for each FedBasis."""
         testbed = setup.scale.hard[0]
         runs, size = found.by_name(self.requests(setup), testbed), sizes(setup, testbed)[0]
-        rows, scores = {}, {}
-        for method, hows in (*WAYS.items(), (OURS[0], (OURS[1],))):
+        rows: dict[str, list[Cell]] = {}
+        marks: dict[int, dict[str, ClientScores]] = {0: {}, 2: {}}
+        scores: dict[tuple[str, str], ClientScores] = {}
+        for name, hows in (*WAYS.items(), *((name, (how,)) for name, how in OWN)):
+            title_of_row = row_title((name, hows[0]))
             cells = []
-            for how, printed in zip((*hows, None)[:2], paper.REGULARIZED[method], strict=True):
-                last = [row.last for row in rows_of(runs, (method, how), size)] if how else []
-                cells += [measured(last), number(printed)]
-                if last and how:
-                    scores[method, how] = fmean(last)
-            rows[label(method, "ft") if method != OURS[0] else label(*OURS)] = cells
+            for column, how, printed in zip(
+                (0, 2), (*hows, None)[:2], paper.REGULARIZED.get(name, (None, None)), strict=True
+            ):
+                shares = [row.last for row in rows_of(runs, (name, how), size)] if how else []
+                cells += [measured(shares), number(printed)]
+                if shares and how:
+                    scores[name, how] = marks[column][title_of_row] = last(runs[name], how, size)
+            rows[title_of_row] = cells
         columns = ["weight decay", PAPER, "equation 2", PAPER]
-        grid = table(f"{title(setup, testbed)}, size {size}: Last, in %", columns, rows, best=(0, 2))
-        text = [another_scale(setup, testbed, "office-home")]
-        ours = scores.pop(OURS, None)
-        if ours is not None and scores:
-            best = max(scores, key=lambda key: scores[key])
-            evidence = f"FedBasis {percent(ours)}, the best regularized fine-tuning, {label(*best)}, "
-            evidence += percent(scores[best])
-            text.append(claim("regularized fine-tuning is not enough", above(ours, scores[best]), evidence))
+        grid = table(f"{title(setup, testbed)}, size {size}: Last, in %", columns, rows, marks)
+        text = [another_scale(setup, testbed, "office-home"), pull(setup, testbed), PAIRS]
+        others = {row_title(key): mine for key, mine in scores.items() if key not in OWN}
+        for key in OWN:
+            name = row_title(key)
+            text += highest(f"regularized fine-tuning does not reach {name}", (name, scores.get(key, {})), others)
         return Chapter(self.name, self.title, text, [grid])

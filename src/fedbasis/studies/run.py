@@ -17,8 +17,8 @@ from fedbasis.report.files import write_files
 from fedbasis.report.runs import RunData
 from fedbasis.report.text import write_text
 from fedbasis.studies.base import Results, Setup, Study
-from fedbasis.studies.grids import Claim
 from fedbasis.studies.plan import Item
+from fedbasis.studies.verdicts import Claim
 from fedbasis.training.events import Emit
 from fedbasis.training.runs import Run
 from pflbed.errors import InputError
@@ -69,18 +69,24 @@ def carry_out_plan(
     return done
 
 
-def write_all(studies: Sequence[Study], setup: Setup, done: Done, out: Path, command: str) -> list[Chapter]:
-    """Make the chapters and write them as pages and as files; ``command`` is the command line."""
+def write_all(
+    studies: Sequence[Study], setup: Setup, done: Done, out: Path, command: str, missing: Sequence[str] = ()
+) -> list[Chapter]:
+    """Make the chapters and write them as pages and as files; ``command`` is the command line.
+
+    ``missing`` names the results of the paper that were not asked for; the page of text lists them.
+    """
     runs = {key: RunData(run) for key, run in done.runs.items()}
     found = Results(runs)
-    seeds = f"seed {setup.seeds[0]}" if len(setup.seeds) == 1 else f"seeds 0 to {setup.seeds[-1]}"
-    scale = f"Scale {setup.scale.name}: {setup.scale.what}; {seeds}."
     sections = []
     for study in studies:
-        section = study.chapter(setup, found)
-        text = [sentence for sentence in section.text if setup.scale.judges or not isinstance(sentence, Claim)]
-        sections.append(replace(section, text=[scale, *found.lacking(study.requests(setup)), *text]))
+        mine = setup.of(study)
+        section = study.chapter(mine, found)
+        seeds = f"seed {mine.seeds[0]}" if len(mine.seeds) == 1 else f"seeds {mine.seeds[0]} to {mine.seeds[-1]}"
+        scale = f"Scale {mine.scale.name}: {mine.scale.what}; {seeds}."
+        text = [sentence for sentence in section.text if mine.scale.judges or not isinstance(sentence, Claim)]
+        sections.append(replace(section, text=[scale, *found.lacking(study.requests(mine)), *text]))
     write_files(sections, out)
-    write_text(sections, list(runs.values()), command, out / "results.md")
+    write_text(sections, list(runs.values()), command, out / "results.md", missing)
     write_report(list(done.runs.values()), out / "report.html", sections)
     return sections

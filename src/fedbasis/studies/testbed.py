@@ -5,6 +5,7 @@ test data: with PFLBed's weighted test set and with the usual halving of a clien
 """
 
 from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -13,10 +14,14 @@ from fedbasis.report.chapter import Chapter, ReportFigure
 from fedbasis.report.tables import NOTHING, Cell
 from fedbasis.studies import drawing, paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
-from fedbasis.studies.grids import PAPER, claim, number, printed, table, title
+from fedbasis.studies.grids import PAPER, number, printed, table, title
+from fedbasis.studies.verdicts import claim
 from pflbed.benchmark import Benchmark
-from pflbed.mismatch import halves, mismatch
+from pflbed.dataset import find
+from pflbed.mismatch import halved_users, halves, mismatch
 from pflbed.plots import client_bubbles
+
+FEMNIST = "femnist"
 
 
 class _Untrained(Study):
@@ -86,7 +91,23 @@ class Split(_Untrained):
             )
             if len(benchmark.table.class_names) <= 20:
                 figures.append(_example(testbed, title(setup, testbed), benchmark))
-        return Chapter(self.name, self.title, text, [table("Label mismatch", ["PFLBed", "halves"], rows)], figures)
+        text.append(_writers(setup, rows))
+        columns = ["PFLBed", "halves", f"{PAPER} halves"]
+        padded = {name: [*cells, *[Cell(NOTHING)] * (len(columns) - len(cells))] for name, cells in rows.items()}
+        return Chapter(self.name, self.title, text, [table("Label mismatch", columns, padded)], figures)
+
+
+def _writers(setup: Setup, rows: dict[str, list[Cell]]) -> str:
+    """Add the row of LEAF's FEMNIST if its files were given; return a note about it."""
+    place = setup.places.get(FEMNIST)
+    if place is None:
+        return f"FEMNIST is not measured here: its files were not given (--data {FEMNIST}=FOLDER)."
+    found, writers = halved_users(find(place, FEMNIST).table, setup.seeds[0])
+    rows["FEMNIST, every writer a client (LEAF)"] = [Cell(NOTHING), number(found, 4), number(paper.MISMATCH_FEMNIST, 2)]
+    return (
+        f"FEMNIST: {writers} writers of the files in {Path(place).name}. LEAF draws which writers and images there "
+        "are, so the paper's sample is another one. Every writer is tested on images of its own, not PFLBed's."
+    )
 
 
 class ClientsStudy(_Untrained):

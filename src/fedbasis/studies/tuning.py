@@ -79,7 +79,7 @@ def tries(setup: Setup, testbed: str, tunable: Tunable) -> list[PlannedTry]:
     }
     for number, candidate in enumerate(tunable.candidates):
         sections = by_section(candidate)
-        settings = {**tunable.variant, **sections.pop("method", {})}
+        settings = sections.pop("method", {})
         changes: dict[str, Any] = {
             **sections,
             "data": bed.tuning,
@@ -87,7 +87,7 @@ def tries(setup: Setup, testbed: str, tunable: Tunable) -> list[PlannedTry]:
         }
         requests = tuple(
             plain.request(
-                testbed, tunable.method_name, seed, f"{tunable.name}, try {number + 1}", settings=settings, **changes
+                testbed, tunable.name, seed, f"{tunable.name}, try {number + 1}", settings=settings, **changes
             )
             for seed in setup.seeds
         )
