@@ -6,7 +6,7 @@ from fedbasis.methods.base import Task
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "pfedhn": ("pfedhn", {"hidden": 8, "embedding": 3, "layers": 1}),
-    "pfedhn-momentum": ("pfedhn", {"hidden": 8, "embedding": 3, "layers": 1, "rate": 0.02, "momentum": 0.9}),
+    "pfedhn-momentum": ("pfedhn", {"hidden": 8, "embedding": 3, "layers": 1, "rate": 0.1, "momentum": 0.9}),
     "pfedhn-round": ("pfedhn", {"hidden": 8, "embedding": 3, "layers": 1, "server_steps": "round", "rate": 0.1}),
     "knn-per": ("knn-per", {"k": 3}),
     "knn-per-tuned": ("knn-per", {"k": 3, "lam": "tuned"}),

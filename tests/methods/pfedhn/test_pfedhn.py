@@ -76,14 +76,16 @@ class TestPFedHN:
         torch.testing.assert_close(after["start"]["embedding"], torch.stack(learned).mean(0))
 
     @pytest.mark.parametrize("steps", ["client", "round"])
-    @pytest.mark.parametrize("momentum", [0.0, 0.9])
-    def test_steps_are_those_of_torch_on_the_whole_chain(self, recipe: Recipe, steps: Any, momentum: float) -> None:
+    @pytest.mark.parametrize(("momentum", "weighting"), [(0.0, "uniform"), (0.9, "uniform"), (0.9, "examples")])
+    def test_steps_are_those_of_torch_on_the_whole_chain(
+        self, recipe: Recipe, steps: Any, momentum: float, weighting: str
+    ) -> None:
         """One ``torch.optim.SGD`` over the hypernetwork, its bias and all embeddings; autograd client after client.
 
         In every round another client is missing, so that momentum moves embeddings that have no gradient.
         """
         config = PFedHNConfig(hidden=5, embedding=3, layers=1, rate=0.3, momentum=momentum, server_steps=steps)
-        method = PFedHN.build(config, make_task(recipe, "batch"))
+        method = PFedHN.build(config, make_task(recipe, "batch", weighting=weighting))
         data, server, names = clients(4), self.shaken(method), method.task.parameters
         leaves, bias = (
             {name: t.clone().requires_grad_() for name, t in server[group].items() if group != "model" or name in names}
@@ -103,13 +105,14 @@ class TestPFedHN:
                 uphill = [-change[name] for name in named]
                 gradients = torch.autograd.grad(list(named.values()), every, uphill, allow_unused=True)
                 for index, gradient in enumerate(gradients):
-                    mine = every[index] is v[client]
-                    share = 1.0 if mine or steps == "client" else 1 / len(chosen)
+                    mine, total = every[index] is v[client], sum(len(data[name]) for name in chosen)
+                    share = len(data[client]) / total if weighting == "examples" else 1 / len(chosen)
+                    share = 1.0 if mine else share  # an embedding has its own client's step only
                     totals[index] += torch.zeros(()) if gradient is None else share * gradient
                 if steps == "client" or client == chosen[-1]:
-                    for leaf, total in zip(every, totals, strict=True):
-                        leaf.grad = total.clone()
-                        total.zero_()
+                    for leaf, gradient in zip(every, totals, strict=True):
+                        leaf.grad = gradient.clone()
+                        gradient.zero_()
                     optimizer.step()
             for group, kind in (("hypernetwork", leaves), ("model", bias)):
                 for name, leaf in kind.items():

@@ -8,13 +8,14 @@ Shamsian et al., "Personalized Federated Learning using Hypernetworks", ICML 202
 
 (algorithm 1), by SGD with momentum over phi and all embeddings. A round's clients all start from the round's phi. With
 ``server_steps = "client"`` the server then takes one step per client, in the order of the round, each through phi and
-v_m as they are by then; with one client a round this is the authors' code, which samples one client per step (without
-its weight decay of 0.001 on phi and its clipping of gradients at 50). With ``server_steps = "round"`` it takes one step
-along the mean of the clients' steps. The steps of a round add up, so a rate that suits one client a round is too large
-for many. b starts as the initial (or pretrained) model and W at zero, so every client's first model is the initial
-one. Statistics are averaged and sent too. Single steps have no weights; means have those of the task. With robust
-averaging the changes of a round are clamped before they are used. A new client trains only an embedding, from the mean
-of the others.
+v_m as they are by then. A step on phi has the client's share in the round (its weight divided by the sum of the
+weights): the changes of a round add up, and without the share a rate that suits ten clients would be too large for a
+hundred. With one client a round this is the authors' code, which samples one client per step, without its weight decay
+of 0.001 on phi and its clipping of gradients at 50. With ``server_steps = "round"`` there is one step along the mean.
+
+b starts as the initial (or pretrained) model and W at zero, so every client's first model is the initial one.
+Statistics are averaged and sent too. With robust averaging the changes of a round are clamped before they are used. A
+new client trains only an embedding, from the mean of the others.
 """
 
 from collections.abc import Iterable, Iterator
@@ -39,6 +40,7 @@ from fedbasis.methods.base import (
     Updates,
     Ways,
     clamped_updates,
+    spool_updates,
 )
 from fedbasis.methods.pfedhn.hypernetwork import generate, pull_back
 from fedbasis.methods.pfedhn.server_sgd import EmbeddingSGD, ServerSGD
@@ -58,7 +60,9 @@ class PFedHNConfig(MethodConfig):
     server_steps: Literal["client", "round"] = Field(
         "client", description="one server step per client, as the authors do, or one per round along the mean"
     )
-    rate: float = Field(0.01, gt=0, description="the server's rate (authors: 0.01, with one client a round)")
+    rate: float = Field(
+        0.5, gt=0, description="the server's rate (authors: 0.01 with momentum 0.9, one client a round)"
+    )
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of the server's SGD (authors: 0.9)")
 
 
@@ -158,22 +162,26 @@ class PFedHN(Method):
             for group, tensors in ((MODEL, only(server[MODEL], names)), (HYPER, server[HYPER]))
         }
         embeddings = EmbeddingSGD(server.get(EMBEDDINGS, {}), server.get(f"velocity_{EMBEDDINGS}", {}), *how)
-        means, step, single = (averaging.mean(), averaging.mean()), 0, config.server_steps == "client"
-        for client, sent in clamped_updates(updates, averaging, CHANGE):
-            weight, where = self.task.weight(int(sent.numbers["examples"])), f"The update of {client}"
-            known = quote(client, safe="")  # the name of a tensor holds no slash
+        single = config.server_steps == "client"
+        received = clamped_updates(updates, averaging, CHANGE)
+        if single and not isinstance(received, list):
+            received = spool_updates(received)  # on disk: a share needs the weights of all
+        total = sum(self._weight(sent) for _, sent in received) if single else 1.0
+        means, step = (averaging.mean(), averaging.mean()), 0
+        for client, sent in received:
+            where, known = f"The update of {client}", quote(client, safe="")  # the name of a tensor holds no slash
             v = embeddings.before(step, known, self.embedding(server, client))
             model = {**sent.tensors[CHANGE], **sent.tensors.get("statistics", {})}
             *steps, v_step = pull_back(phi[HYPER].tensors, v, self.task.layout.flatten(model, True, where))
             towards = dict(zip(server[HYPER], steps, strict=True))
             embeddings.move(step, known, v_step)
-            means[0].add(model, weight, where)
+            means[0].add(model, self._weight(sent), where)
             if single:
-                phi[MODEL].step(model)  # the Jacobian of the bias is the identity
-                phi[HYPER].step(towards)
+                phi[MODEL].step(model, self._weight(sent) / total)  # the Jacobian of the bias is the identity
+                phi[HYPER].step(towards, self._weight(sent) / total)
                 step += 1
             else:
-                means[1].add(towards, weight, where)
+                means[1].add(towards, self._weight(sent), where)
         model = means[0].result()
         if not single:
             phi[MODEL].step(model)
@@ -211,6 +219,9 @@ class PFedHN(Method):
         passes = backward_passes(model, data, recipe, context.generator("adapt"))
         for loss in by_epoch(passes, step):
             yield loss, {"embedding": v.detach().cpu().clone()}
+
+    def _weight(self, sent: Sent) -> float:
+        return self.task.weight(int(sent.numbers["examples"]))
 
     def _model(self, server: State, v: Tensor) -> Tensors:
         bias, statistics = (self.task.layout.flatten(server[MODEL], trained) for trained in (True, False))

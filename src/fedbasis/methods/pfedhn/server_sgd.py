@@ -33,13 +33,14 @@ class ServerSGD:
             }
         self._rate, self._momentum = rate, momentum
 
-    def step(self, steps: Mapping[str, Tensor]) -> None:
-        """Move every tensor, in place."""
+    def step(self, steps: Mapping[str, Tensor], share: float = 1.0) -> None:
+        """Move every tensor, in place, along a share of the given steps."""
         for name, tensor in self.tensors.items():
-            towards = steps[name]
             if self._momentum:
-                towards = self.velocity[name].mul_(self._momentum).add_(towards)
-            tensor.add_(towards, alpha=self._rate)
+                velocity = self.velocity[name].mul_(self._momentum).add_(steps[name], alpha=share)
+                tensor.add_(velocity, alpha=self._rate)
+            else:
+                tensor.add_(steps[name], alpha=share * self._rate)
 
 
 class EmbeddingSGD:
