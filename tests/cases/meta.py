@@ -6,7 +6,9 @@ from fedbasis.methods.base import Task
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "per-fedavg-fo": ("per-fedavg-fo", {"inner_rate": 0.02}),
+    "per-fedavg-fo-epochs": ("per-fedavg-fo", {"inner_rate": 0.02, "steps": "epochs"}),
     "per-fedavg-hf": ("per-fedavg-hf", {"inner_rate": 0.02}),
+    "per-fedavg-hf-epochs": ("per-fedavg-hf", {"inner_rate": 0.02, "steps": "epochs"}),
     "pfedme": ("pfedme", {"inner_steps": 3}),
     "pfedme-beyond": ("pfedme", {"strength": 5.0, "inner_steps": 2, "beta": 1.5}),
     "l2gd": ("l2gd", {"probability": 0.2}),

@@ -43,7 +43,7 @@ class TestFedEM:
     def test_a_round_at_a_client_against_naive_em_and_autograd(self, recipe: Recipe) -> None:
         """The E step by loops over exp, pi as its mean, every component by a plain torch loop on weighted losses."""
         task = task_of(recipe)
-        method, data = method_of("fedem", task, components=3), shapes_examples(19, seed=4)
+        method, data = method_of("fedem", task, components=3, start="noise"), shapes_examples(19, seed=4)
         server, context = method.init(2), Context(2, "c", task.network.workspace(), 1)
         before = torch.tensor([0.6, 0.1, 0.3])
         sent, kept = method.client_update(server, {"mixture": {"pi": before}}, data, context)
@@ -86,7 +86,7 @@ class TestFedEM:
 
     def test_a_component_without_weight_stays_and_one_with_all_is_fedavg(self, recipe: Recipe) -> None:
         task = task_of(replace(recipe, decay=0.0), "group")
-        method, data = method_of("fedem", task, components=2), shapes_examples(14)
+        method, data = method_of("fedem", task, components=2, start="noise"), shapes_examples(14)
         server, context = method.init(2), Context(2, "c", task.network.workspace())
         sent, kept = method.client_update(server, {"mixture": {"pi": torch.tensor([0.0, 1.0])}}, data, context)
         alone, _ = method_of("fedavg", task).client_update({MODEL: server["component_1"]}, None, data, context)
@@ -97,7 +97,7 @@ class TestFedEM:
     @pytest.mark.parametrize("weighting", WEIGHTINGS)
     def test_the_server_averages_every_component(self, recipe: Recipe, weighting: str) -> None:
         task = task_of(recipe, weighting=weighting)
-        method = method_of("fedem", task, components=2)
+        method = method_of("fedem", task, components=2, start="noise")
         drawn = [[task.initial(10 * m + k) for k in range(2)] for m in range(2)]
         updates = [
             (str(m), Sent({f"component_{k}": drawn[m][k] for k in range(2)}, {"examples": float(1 + 2 * m)}))
@@ -112,7 +112,7 @@ class TestFedEM:
     def test_em_for_a_new_client_climbs_to_the_likeliest_mixture(self, recipe: Recipe) -> None:
         """The likelihood is concave in pi, so a grid over it knows where EM must end."""
         task = task_of(recipe)
-        method: FedEM = method_of("fedem", task, components=2)
+        method: FedEM = method_of("fedem", task, components=2, start="noise")
         server: State = {}
         for group in range(2):  # a component for each of two groups, and a client that is of both
             data = {str(i): relabelled(18, i, group) for i in range(2)}
@@ -139,7 +139,7 @@ class TestFedEM:
 
     def test_a_fitted_client_predicts_the_mixture_also_from_the_disk(self, recipe: Recipe, tmp_path: Path) -> None:
         task = task_of(recipe)
-        method: FedEM = method_of("fedem", task, components=3)
+        method: FedEM = method_of("fedem", task, components=3, start="noise")
         server, _, _ = run_rounds(method, clients())
         new, test = shapes_examples(12, 1, seed=40), shapes_examples(30, 1, seed=41).pixels
         context = Context(7, "new", task.network.workspace())

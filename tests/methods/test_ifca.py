@@ -31,7 +31,7 @@ class TestIFCA:
         parts = [{name: d for name, d in data.items() if int(name) % 2 == group} for group in range(2)]
         average = method_of("fedavg", task)
         warm = [run_rounds(average, part, rounds=range(2))[0][MODEL] for part in parts]  # leans to its group
-        method: IFCA = method_of("ifca", task, clusters=3)
+        method: IFCA = method_of("ifca", task, clusters=3, start="noise")
         state = method.init(7)
         idle = {name: t + 3 for name, t in task.initial(1).items()}
         start: State = {**state, "cluster_0": idle, "cluster_1": warm[1], "cluster_2": warm[0]}
@@ -52,7 +52,7 @@ class TestIFCA:
 
     def test_the_choice_is_the_lowest_loss_of_a_naive_loop(self, recipe: Recipe) -> None:
         task = task_of(recipe)
-        method = method_of("ifca", task, clusters=4)
+        method = method_of("ifca", task, clusters=4, start="noise")
         server, model, seen = method.init(3), task.network.workspace(), set()
         for seed in range(8):
             data = shapes_examples(8, seed % 2, seed=seed, classes=1 + seed % 3)
@@ -67,7 +67,7 @@ class TestIFCA:
 
     def test_means_and_shares_in_closed_form(self, recipe: Recipe) -> None:
         task = task_of(recipe, weighting="examples")
-        method = method_of("ifca", task, clusters=3)
+        method = method_of("ifca", task, clusters=3, start="noise")
         server, models = method.init(0), [task.initial(seed) for seed in range(3)]
         choices, examples = [2, 0, 2], [1, 2, 4]
         updates = [

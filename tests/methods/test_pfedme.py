@@ -95,13 +95,23 @@ class TestPFedMe:
         assert not same(without(sent.tensors["model"], weights), without(server["model"], weights))
         assert not same(only(sent.tensors["model"], weights), only(kept["personal"], weights))
 
-    @pytest.mark.parametrize("strength", [0.5, 15.0])
-    def test_a_new_client_is_fine_tuned_on_a_leash_bit_for_bit(self, recipe: Recipe, strength: float) -> None:
-        method, data = make("pfedme", TINY, recipe, strength=strength), shapes_examples(14, 1)
+    @pytest.mark.parametrize(
+        ("strength", "settings"),
+        [
+            (0.5, {"strength": 0.5}),
+            (15.0, {}),
+            (0.5, {"new_client_strength": 0.5}),
+            (0.0, {"new_client_strength": 0.0}),
+        ],
+    )
+    def test_a_new_client_is_fine_tuned_on_a_leash_bit_for_bit(
+        self, recipe: Recipe, strength: float, settings: dict[str, float]
+    ) -> None:
+        method, data = make("pfedme", TINY, recipe, **settings), shapes_examples(14, 1)
         server, context = method.init(7), Context(7, "new", TINY.workspace())
         plan = Adaptation(epochs=3, rate=0.02, prox=strength)
         own, generic = (personalize(method, server, how, data, context, plan) for how in ("pfedme", "ft-prox"))
         assert same(own.last.tensors, generic.last.tensors)
         assert own.losses == generic.losses
-        other = personalize(method, server, "ft-prox", data, context, replace(plan, prox=2 * strength))
+        other = personalize(method, server, "ft-prox", data, context, replace(plan, prox=2 * strength + 1))
         assert not same(own.last.tensors, other.last.tensors)

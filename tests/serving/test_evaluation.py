@@ -94,11 +94,11 @@ def test_a_client_that_took_part_is_scored_with_what_it_kept(dataset: Path, tmp_
     run = execute(prepared, tmp_path)
     (row,) = json.loads(run.results.read_text())
     assert (row["how"], row["size"]) == ("client-state", "M")
-    # The same by hand: two rounds, and every client's last own model.
+    # The same by hand: two rounds, one more whose updates are discarded, and every client's last own model.
     algorithm, seed = prepared.method, prepared.experiment.seed
     server, kept = algorithm.init(seed), dict[str, Any]()
     model = algorithm.task.network.workspace()
-    for number in range(2):
+    for number in range(3):
         updates = []
         for name, client in prepared.served.items():
             received = algorithm.broadcast(server, name)
@@ -106,7 +106,7 @@ def test_a_client_that_took_part_is_scored_with_what_it_kept(dataset: Path, tmp_
                 received, kept.get(name), examples_of(client.train), Context(seed, name, model, number)
             )
             updates.append((name, sent))
-        server = algorithm.aggregate(server, updates, seed)
+        server = algorithm.aggregate(server, updates, seed) if number < 2 else server
     for name, client in prepared.served.items():
         mine, shared = kept[name][algorithm.state_group], algorithm.model(server)
         own = {**shared, **mine}
@@ -136,7 +136,8 @@ def test_methods_that_say_what_they_keep_can_be_served_with_it() -> None:
 
 
 def test_a_curve_of_clients_that_took_part_ends_where_their_results_are(dataset: Path, tmp_path: Path) -> None:
-    serve = {"whom": "participating", "ways": ["client-state"]}
+    """Without the final round, which comes after the last point of a curve."""
+    serve = {"whom": "participating", "ways": ["client-state"], "final_round": False}
     run = execute(prepare(parse(raw(dataset, "ditto", personalize=serve, train={"serve_every": 2}))), tmp_path)
     (row,) = json.loads(run.results.read_text())
     assert read_lines(run.metrics)[-1]["served"] == row["last"]

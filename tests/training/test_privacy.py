@@ -23,7 +23,7 @@ from fedbasis.training.runs import Run, read_lines
 from pflbed.errors import InputError
 
 PROTECTED = [
-    variant
+    "fedem-noise" if variant == "fedem" else variant  # a warm start compares single models
     for variant in VARIANTS
     if variant in FIRST
     and VARIANTS[variant][0] != "fedbasis"
@@ -109,7 +109,9 @@ class TestWhatIsRefused:
     def test_methods_that_need_single_updates(self, recipe: Recipe) -> None:
         refused = {
             "local", "scaffold", "fed-mtl", "fedamp", "fedfomo", "pca-k", "kmeans-k", "ifca", "pfedhn", "fedbasis",
+            "fedem",
         }  # fmt: skip
+        make("fedem-noise", recipe).updates.require_average()
         for name in sorted(FIRST):
             if VARIANTS[name][0] not in refused:
                 make(name, recipe).updates.require_average()

@@ -23,6 +23,7 @@ from fedbasis.experiment.setup import TrainingRun, method_for
 from fedbasis.methods.base import Method
 from fedbasis.networks.models import Network
 from fedbasis.serving.evaluation import EvaluationPlan, ServingCurve, evaluate, summarize
+from fedbasis.serving.personalize import CLIENT_STATE
 from fedbasis.training.events import (
     ClientServed,
     Emit,
@@ -32,7 +33,7 @@ from fedbasis.training.events import (
     WorkersStarted,
     ignore,
 )
-from fedbasis.training.rounds import Validation
+from fedbasis.training.rounds import Validation, final_round
 from fedbasis.training.runs import Run, append_line, read_lines, rewrite_lines, sync
 from pflbed import Benchmark, Client, Images, InputError
 from pflbed.dataset import EMBEDDED, find
@@ -236,6 +237,8 @@ def execute(prepared: Prepared, out: Path, emit: Emit = ignore) -> Run:
         engine = Simulation(workers, prepared.training, e.seed, states)
         curve = ServingCurve(method, workers, clients, plan, e.seed, e.train.serve_every, states)
         server = training.train(engine, emit, prepared.validation(), curve)
+        if CLIENT_STATE in plan.ways and e.personalize.final_round:
+            final_round(method, engine, server, prepared.benchmark.participating)
         rewrite_lines(run.evaluation, done)
         published = method.serving.published(server)
         records = evaluate(workers, published, clients, plan, e.seed, tuple(done), write, states)

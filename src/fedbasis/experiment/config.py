@@ -168,6 +168,10 @@ class PersonalizeConfig(ConfigSection):
         description="none, lp, ft, ft-prox, bn, the method's own, own+lp, own+ft, client-state; unset: the method's; "
         "@frozen, @own or @shrunk after a way fixes its statistics",
     )
+    final_round: bool = Field(
+        default=True,
+        description="for client-state: after the last round all clients train once more; their updates are discarded",
+    )
     epochs: int = Field(default=20, ge=1, le=100_000, description="epochs of personalization")
     rates: Annotated[tuple[Rate, ...], Strict(False)] = Field(
         default=(0.005, 0.01, 0.05),

@@ -7,6 +7,9 @@ l_k(i) the loss of client m's example i under component k, a round at client m i
 and the server averages each theta_k over the clients, by their examples (or uniformly, as the task says). A client
 predicts sum_k pi_mk softmax(h_k(x)). A new client repeats both steps for pi, with the components frozen; ``fedem+ft``
 and ``fedem+lp`` then train all components, or their classifiers, by both steps, an epoch of SGD in every M step.
+
+The paper starts from independent components (``start = "noise"``). Pretrained weights make all of them equal, so by
+default the first rounds are FedAvg's, and its local models are clustered into K components.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,8 +21,19 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedbasis.methods.base import About, Adaptation, Context, MethodConfig, Sent, Serving, Update, Ways, require_tensor
-from fedbasis.methods.shared.multi_model import MultiModel
+from fedbasis.methods.base import (
+    MODEL,
+    About,
+    Adaptation,
+    Context,
+    MethodConfig,
+    Sent,
+    Serving,
+    Update,
+    Ways,
+    require_tensor,
+)
+from fedbasis.methods.shared.warm_start import WarmStartConfig, WarmStarted
 from fedbasis.networks.train import Examples, Objective, local_sgd
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors, require_same
@@ -28,13 +42,10 @@ from pflbed.errors import InputError
 MIXTURE = "mixture"
 
 
-class FedEMConfig(MethodConfig):
+class FedEMConfig(WarmStartConfig):
     """The number of components and their initial models."""
 
     components: int = Field(3, ge=1, description="K, the number of components (the paper's M)")
-    noise: float = Field(
-        0.1, gt=0, description="with pretrained weights: noise added to each initial model, in standard deviations"
-    )
 
 
 class FedEMServing(Serving):
@@ -70,7 +81,7 @@ class FedEMServing(Serving):
         return mixed
 
 
-class FedEM(MultiModel):
+class FedEM(WarmStarted):
     """The server's state is K components; a personalized client is all of them and their weights."""
 
     about: ClassVar[About] = About(
@@ -93,10 +104,6 @@ class FedEM(MultiModel):
     prefix: ClassVar[str] = "component"
     config: FedEMConfig
 
-    def init(self, seed: int) -> State:
-        """Initialize K different components."""
-        return self.numbered(self.starts(seed, self.config.noise))
-
     def client_update(
         self,
         received: State,
@@ -106,6 +113,8 @@ class FedEM(MultiModel):
         only: tuple[int, int] | None = None,
     ) -> tuple[Sent, State | None]:
         """Compute the responsibilities, and train each component on its weighted loss (over the same batches)."""
+        if MODEL in received:
+            return super().client_update(received, state, data, context, only)
         components = self.models(received)
         pi = self._uniform() if state is None else state[MIXTURE]["pi"]
         q = responsibilities(self.losses(components, data, context), pi)
@@ -128,6 +137,8 @@ class FedEM(MultiModel):
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
         """Average every component."""
+        if MODEL in server:
+            return self.aggregate_warm_start(server, updates, seed)
         means = {group: self.task.averaging.mean() for group in server}
         for client, sent in updates:
             weight = self.task.weight(int(sent.numbers["examples"]))
@@ -137,6 +148,8 @@ class FedEM(MultiModel):
 
     def model(self, server: State) -> Tensors:
         """Return the first component: a mean of independent networks would not be a useful model."""
+        if MODEL in server:
+            return server[MODEL]
         return self.models(server)[0]
 
     def adapt(

@@ -6,14 +6,18 @@ Meta-Learning Approach", NeurIPS 2020. The objective is ``mean_m f_m(w - a grad 
     w' = w - a grad_D(w),    w <- w - rate (I - a Hessian_D''(w)) grad_D'(w')
 
 on three batches D, D' and D''. This file drops the Hessian (the paper's first-order variant); ``per_fedavg_hf`` has it.
-The recipe's SGD (momentum, decay) takes the outer steps. The batches of the recipe's epochs are used as D, D' (and D'')
-in turn, so an epoch still uses every image about once and has half (a third) of FedAvg's steps. Only the pass on D is
-at ``w`` itself, and only this pass updates the normalization statistics.
+The recipe's SGD (momentum, decay) takes the outer steps. Only the pass on D is at ``w`` itself, and only this pass
+updates the normalization statistics.
+
+With ``steps = "outer"`` a client takes as many outer steps as FedAvg: D' runs through FedAvg's own batches, D and D''
+through other shuffles of the same images, so that every image is passed two (three) times as often. With
+``steps = "epochs"`` the batches of the recipe's epochs are D, D' (and D'') in turn, as in most public code: every image
+is passed about as often as in FedAvg, and there are half (a third) of FedAvg's steps.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle, islice
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -32,6 +36,9 @@ class PerFedAvgConfig(MethodConfig):
     """The inner step."""
 
     inner_rate: float = Field(0.01, ge=0, description="a, the learning rate of the inner step from w")
+    steps: Literal["outer", "epochs"] = Field(
+        "outer", description="as many outer steps as FedAvg's steps, or as many passes over the images as FedAvg"
+    )
 
 
 class PerFedAvg(Method):
@@ -62,10 +69,19 @@ class PerFedAvg(Method):
         model.load(received[MODEL])
         rates, decays = ([value] * len(model.weights) for value in (recipe.rate, recipe.decay))
         optimizer = FlatSGD(model.weights, model.gradients, rates, decays, recipe.momentum)
-        for group in batch_groups(model, data, recipe, context.generator("batches"), self.batches_a_step):
+        for group in self.groups(model, data, context):
             loss.add(self.meta_gradient(model, group))
             optimizer.step()
         return Sent({MODEL: model.tensors()}, {"loss": loss.value(), "examples": float(len(data))}), None
+
+    def groups(self, model: FlatModel, data: Examples, context: Context) -> Iterator[list[Batch]]:
+        """Yield D, D' (and D'') of every outer step."""
+        first, recipe, size = context.generator("batches"), self.task.recipe, self.batches_a_step
+        if self.config.steps == "epochs":
+            return batch_groups(model, data, recipe, first, size)
+        others = [context.generator("batches", role) for role in range(1, size)]
+        streams = [single_batches(model, data, recipe, generator) for generator in (others[0], first, *others[1:])]
+        return (list(group) for group in zip(*streams, strict=True))
 
     def meta_gradient(self, model: FlatModel, group: Sequence[Batch]) -> Tensor:
         """Write ``grad_D'(w - a grad_D(w))`` to the model's gradients; return the loss on D' at that point."""
@@ -89,15 +105,24 @@ def batch_groups(
     A group may span two epochs. A short last group is filled up with the first batches of the last epoch, repeatedly if
     needed: a client with one batch and one epoch uses it for all of D, D' and D''.
     """
-    device, dtype = model.weights[0].device, model.weights[0].dtype
     epochs = [batches(len(data), recipe.batch, generator) for _ in range(recipe.epochs)]
     parts = [rows for epoch in epochs for rows in epoch]
     parts += islice(cycle(epochs[-1]), -len(parts) % size)
     for start in range(0, len(parts), size):
-        group = parts[start : start + size]
-        pixels = [augmented(data.pixels[rows], recipe.augment, generator).to(device) for rows in group]
-        labels = [data.labels[rows].to(device) for rows in group]
-        yield [(recipe.preprocessing(p, dtype), y) for p, y in zip(pixels, labels, strict=True)]
+        yield [_batch(model, data, rows, recipe, generator) for rows in parts[start : start + size]]
+
+
+def single_batches(model: FlatModel, data: Examples, recipe: Recipe, generator: torch.Generator) -> Iterator[Batch]:
+    """Yield the batches of the recipe's epochs one by one, drawn and augmented as for FedAvg's local SGD."""
+    for _ in range(recipe.epochs):
+        for rows in batches(len(data), recipe.batch, generator):
+            yield _batch(model, data, rows, recipe, generator)
+
+
+def _batch(model: FlatModel, data: Examples, rows: Tensor, recipe: Recipe, generator: torch.Generator) -> Batch:
+    like = model.weights[0]
+    pixels = augmented(data.pixels[rows], recipe.augment, generator).to(like.device)
+    return recipe.preprocessing(pixels, like.dtype), data.labels[rows].to(like.device)
 
 
 def gradient(model: FlatModel, batch: Batch) -> Tensor:

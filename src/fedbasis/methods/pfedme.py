@@ -30,6 +30,9 @@ class PFedMeConfig(MethodConfig):
     """The paper's settings; its eta is the recipe's rate, and its R the number of batches in the recipe's epochs."""
 
     strength: float = Field(15.0, ge=0, description="lambda, strength of the proximal term; rate * lambda must be < 1")
+    new_client_strength: float | None = Field(
+        None, ge=0, description="the same at a new client, which is fine-tuned for many more steps; unset: lambda"
+    )
     inner_steps: int = Field(5, ge=1, description="K, gradient steps on theta for every batch")
     inner_rate: float = Field(0.05, gt=0, description="learning rate of theta; inner_rate * lambda must be < 1")
     beta: float = Field(1.0, ge=0, description="step of the server towards the clients' mean; 1 is the mean")
@@ -94,8 +97,9 @@ class PFedMe(Method):
         self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
         """Solve a new client's ``min_theta f(theta) + strength / 2 ||theta - w||^2`` by SGD from w."""
+        own = self.config.new_client_strength
         model, recipe = context.model, plan.recipe(self.task.recipe)
         model.load(self.model(server), "The server's model")
-        pull = proximal(model, self.config.strength)
+        pull = proximal(model, self.config.strength if own is None else own)
         for loss in by_epoch(sgd_steps(model, data, recipe, context.generator("adapt"), adjust=pull)):
             yield loss, {}

@@ -85,13 +85,19 @@ class Scale:
         """Return a method's settings on a dataset before anything was tuned.
 
         By default L2GD communicates at random and FedRep trains its head for ten epochs. Here L2GD trains for the
-        scale's epochs, and so does FedRep's head, except at the scale ``paper``, where it keeps its ten.
+        scale's epochs. FedRep's head keeps its ten, except at the scale ``smoke``. pFedMe's lambda of 15 is its
+        authors' for MNIST; it keeps a new client near the server's model, so there it is 1, except at ``paper``.
+        LG-FedAvg shares the last two blocks, as in the experiments of Collins et al. 2021.
         """
         if method == "fedbasis":
             return self.testbeds[testbed].fedbasis
         if method == "l2gd":
             return {"probability": None}
-        if method == "fedrep" and self.name != "paper":
+        if method == "lg-fedavg":
+            return {"global_blocks": 2}
+        if method == "pfedme" and self.name != "paper":
+            return {"new_client_strength": 1.0}
+        if method == "fedrep" and self.name == "smoke":
             return {"head_epochs": self.testbeds[testbed].train["epochs"]}
         return {}
 

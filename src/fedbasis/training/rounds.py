@@ -208,6 +208,23 @@ def train(
     return server
 
 
+def final_round(method: Method, engine: Engine, server: State, clients: Sequence[str]) -> None:
+    """Let every client train once more from the final state, keep its client state, and discard its update.
+
+    With partial participation a client state is as old as the client's last round, and a client that was never sampled
+    has none. The new states are one version newer than the last checkpoint. So a run that is killed here or later drops
+    them when it resumes, and makes the same again.
+
+    Args:
+        method: The method.
+        engine: Updates the clients.
+        server: The final state, which is not changed.
+        clients: The names of all participating clients.
+    """
+    for _ in UpdateStream(engine.map(server, clients, method.task.rounds), len(clients), method.task.rounds + 1):
+        pass
+
+
 class Validation:
     """The mean accuracy over the clients of the model that a new client starts from, on their validation images.
 

@@ -104,9 +104,9 @@ def bowl(data: Examples) -> tuple[Array, Array]:
     return c, -at_zero / c
 
 
-def stream(context: Context, data: Examples, batch: int, epochs: int, purpose: str = "batches") -> list[Array]:
+def stream(context: Context, data: Examples, batch: int, epochs: int, *purpose: str | int) -> list[Array]:
     """The batches of some epochs, by hand."""
-    generator = context.generator(purpose)
+    generator = context.generator(*(purpose or ("batches",)))
     orders = [torch.randperm(len(data), generator=generator) for _ in range(epochs)]
     return [part.numpy() for order in orders for part in torch.split(order, batch)]
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from shapes import shapes_examples
 
 
 class TestPFedHN:
-    config = PFedHNConfig(hidden=5, embedding=3, layers=1, rate=0.7)
+    config = PFedHNConfig(hidden=5, embedding=3, layers=1, rate=0.7, momentum=0.0, server_steps="round")
 
     def shaken(self, method: PFedHN) -> State:
         """A first state whose output weights are not zero, so that every Jacobian has something to say."""
@@ -74,10 +75,69 @@ class TestPFedHN:
             torch.testing.assert_close(learned[-1] - v[client].detach(), -step * gradient, rtol=1e-3, atol=2e-7)
         torch.testing.assert_close(after["start"]["embedding"], torch.stack(learned).mean(0))
 
+    @pytest.mark.parametrize("steps", ["client", "round"])
+    @pytest.mark.parametrize(("momentum", "weighting"), [(0.0, "uniform"), (0.9, "uniform"), (0.9, "examples")])
+    def test_steps_are_those_of_torch_on_the_whole_chain(
+        self, recipe: Recipe, steps: Any, momentum: float, weighting: str
+    ) -> None:
+        """One ``torch.optim.SGD`` over the hypernetwork, its bias and all embeddings; autograd client after client.
+
+        In every round another client is missing, so that momentum moves embeddings that have no gradient.
+        """
+        config = PFedHNConfig(hidden=5, embedding=3, layers=1, rate=0.3, momentum=momentum, server_steps=steps)
+        method = PFedHN.build(config, make_task(recipe, "batch", weighting=weighting))
+        data, server, names = clients(4), self.shaken(method), method.task.parameters
+        leaves, bias = (
+            {name: t.clone().requires_grad_() for name, t in server[group].items() if group != "model" or name in names}
+            for group in ("hypernetwork", "model")
+        )
+        v = {client: method.embedding(server, client).clone().requires_grad_() for client in data}
+        every = [*leaves.values(), *bias.values(), *v.values()]
+        optimizer = torch.optim.SGD(every, config.rate, momentum)
+        for number in range(3):
+            chosen = [client for i, client in enumerate(data) if i != number]
+            present = {client: data[client] for client in chosen}
+            server, _, (sent,) = run_rounds(method, present, server, rounds=range(number, number + 1))
+            assert list(sent) == chosen
+            totals = [torch.zeros_like(leaf) for leaf in every]
+            for client in chosen:
+                named, change = self.naive(method, leaves, bias, v[client]), sent[client].tensors["change"]
+                uphill = [-change[name] for name in named]
+                gradients = torch.autograd.grad(list(named.values()), every, uphill, allow_unused=True)
+                for index, gradient in enumerate(gradients):
+                    mine, total = every[index] is v[client], sum(len(data[name]) for name in chosen)
+                    share = len(data[client]) / total if weighting == "examples" else 1 / len(chosen)
+                    share = 1.0 if mine else share  # an embedding has its own client's step only
+                    totals[index] += torch.zeros(()) if gradient is None else share * gradient
+                if steps == "client" or client == chosen[-1]:
+                    for leaf, gradient in zip(every, totals, strict=True):
+                        leaf.grad = gradient.clone()
+                        gradient.zero_()
+                    optimizer.step()
+            for group, kind in (("hypernetwork", leaves), ("model", bias)):
+                for name, leaf in kind.items():
+                    torch.testing.assert_close(server[group][name], leaf.detach(), rtol=1e-4, atol=1e-5)
+            known = {client for client in data if quote(client, safe="") in server["embeddings"]}
+            assert known == set(data) - ({next(iter(data))} if number == 0 else set())
+            for client in known:
+                torch.testing.assert_close(method.embedding(server, client), v[client].detach(), rtol=1e-4, atol=1e-5)
+        assert not any(group.startswith("velocity") for group in method.serving.published(server))
+        assert any(group.startswith("velocity") for group in server) is (momentum > 0)
+
+    def test_one_client_a_round_makes_both_kinds_of_steps_equal(self, recipe: Recipe) -> None:
+        task, data, ends = make_task(recipe, "batch"), clients(3), []
+        names = list(data)
+        for steps in ("client", "round"):
+            settings = {"hidden": 5, "embedding": 3, "rate": 0.3, "momentum": 0.9, "server_steps": steps}
+            method = PFedHN.build(PFedHNConfig.model_validate(settings), task)
+            ends.append(run_rounds(method, data, self.shaken(method), sample=lambda number: [names[number % 3]])[0])
+        assert same(*ends)
+
     def test_a_hypernetwork_of_zeros_at_rate_one_is_fedavg(self, recipe: Recipe) -> None:
         """Then only the output bias is left, whose Jacobian is the identity."""
         task = make_task(recipe, "batch")
-        method = PFedHN.build(PFedHNConfig(hidden=4, embedding=3, layers=1, rate=1.0), task)
+        config = PFedHNConfig(hidden=4, embedding=3, layers=1, rate=1.0, momentum=0.0, server_steps="round")
+        method = PFedHN.build(config, task)
         server = method.init(7)
         for tensor in server["hypernetwork"].values():
             tensor.zero_()

@@ -18,7 +18,7 @@ class TestStarts:
         weights = {k: t for k, t in drawn.items() if not k.startswith("fc.")}
         task, prefix = task_of(recipe, weights=weights), setting[:-1]
         for given in (None, weights):
-            method = method_of(name, task_of(recipe, weights=given), **{setting: 3})
+            method = method_of(name, task_of(recipe, weights=given), start="noise", **{setting: 3})
             server = method.init(5)
             models = [server[f"{prefix}_{k}"] for k in range(3)]
             for one, other in ((0, 1), (0, 2), (1, 2)):

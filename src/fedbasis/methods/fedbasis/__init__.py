@@ -36,7 +36,7 @@ from fedbasis.methods.fedbasis.learning import LocalWork, learn_coefficients
 from fedbasis.methods.fedbasis.local_round import train_locally
 from fedbasis.methods.fedbasis.robust import alone, basis_mean
 from fedbasis.methods.fedbasis.upload import COEFFICIENTS, reference
-from fedbasis.methods.fedbasis.warm_start import cluster_models
+from fedbasis.methods.shared.warm_start import cluster_updates, warm_rounds
 from fedbasis.networks.train import Examples, by_epoch
 from fedbasis.tensors.params import State, Tensors
 from fedbasis.tensors.seeding import seed_for
@@ -170,8 +170,7 @@ class FedBasis(Method):
         """Check the settings against the task, and count the rounds of the warm start."""
         config, task = self.config, self.task
         config.require(task.rounds, bool(task.weights), task.averaging.robust)
-        share = round(config.warm_start * task.rounds)
-        self.warm_rounds = min(max(1, share), task.rounds - 1) if config.warm_start > 0 else 0
+        self.warm_rounds = warm_rounds(config.warm_start, task.rounds)
         self._warm_start = FedAvg.build(None, task)
         self._only = (0, 1) if config.communicate_every == "step" else None
 
@@ -222,17 +221,8 @@ class FedBasis(Method):
             return {**self._warm_start.aggregate(server, updates, seed), CLOCK: {"round": torch.tensor(done)}}
         received = spool_updates(updates)  # the one round in which all local models are needed at once
         major = [self._warm_start.aggregate(server, received, seed)[MODEL]] if self.config.major else []
-        averaging = self.task.averaging
-        bases = cluster_models(
-            self.task.layout,
-            server[MODEL],
-            averaging.clamp_models([sent.tensors[MODEL] for _, sent in received]),
-            [self.task.weight(int(sent.numbers["examples"])) for _, sent in received],
-            clusters=self.config.bases,
-            seed=seed,
-            by_block=self.config.cluster == "block",
-            mean=averaging.mean,
-        )
+        by_block = self.config.cluster == "block"
+        bases = cluster_updates(self.task, server[MODEL], received, self.config.bases, seed, by_block)
         return BasisSet.from_models(self.task.layout, major + bases, self.config.major).to_state()
 
     def model(self, server: State) -> Tensors:

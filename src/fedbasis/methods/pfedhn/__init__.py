@@ -4,16 +4,22 @@ Shamsian et al., "Personalized Federated Learning using Hypernetworks", ICML 202
 
     theta_m = h(v_m; phi) = b + W z(v_m)            z: linear layers with ReLUs between them; sent down
     d theta_m = theta~_m - theta_m                  after the client's local training; sent up
-    phi <- phi + rate * mean_m J_phi^T d theta_m,   v_m <- v_m + rate * J_v^T d theta_m
+    phi <- phi + rate * J_phi^T d theta_m,          v_m <- v_m + rate * J_v^T d theta_m
 
-(algorithm 1). The paper uses one client per step; here a round's clients all start from the round's phi, and the mean
-of their phi-gradients is one step of plain SGD. b starts as the initial (or pretrained) model and W at zero, so every
-client's first model is the initial one. Statistics are averaged and sent too. A new client trains only an embedding,
-from the mean of the others.
+(algorithm 1), by SGD with momentum over phi and all embeddings. A round's clients all start from the round's phi. With
+``server_steps = "client"`` the server then takes one step per client, in the order of the round, each through phi and
+v_m as they are by then. A step on phi has the client's share in the round (its weight divided by the sum of the
+weights): the changes of a round add up, and without the share a rate that suits ten clients would be too large for a
+hundred. With one client a round this is the authors' code, which samples one client per step, without its weight decay
+of 0.001 on phi and its clipping of gradients at 50. With ``server_steps = "round"`` there is one step along the mean.
+
+b starts as the initial (or pretrained) model and W at zero, so every client's first model is the initial one.
+Statistics are averaged and sent too. With robust averaging the changes of a round are clamped before they are used. A
+new client trains only an embedding, from the mean of the others.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from typing import ClassVar, Literal
 from urllib.parse import quote
 
 import torch
@@ -34,8 +40,10 @@ from fedbasis.methods.base import (
     Updates,
     Ways,
     clamped_updates,
+    spool_updates,
 )
 from fedbasis.methods.pfedhn.hypernetwork import generate, pull_back
+from fedbasis.methods.pfedhn.server_sgd import EmbeddingSGD, ServerSGD
 from fedbasis.networks.train import Examples, PlainSGD, backward_passes, by_epoch, local_sgd
 from fedbasis.tensors.params import State, Tensors, only, plus, require_same, without
 from fedbasis.tensors.seeding import torch_generator
@@ -47,9 +55,15 @@ class PFedHNConfig(MethodConfig):
     """The size of the hypernetwork and the server's rate."""
 
     embedding: int = Field(13, ge=1, description="length of an embedding (paper: 1 + clients / 4; 13 for 50 clients)")
-    hidden: int = Field(32, ge=1, description="width of its layers (paper: 100); its size is that many models")
-    layers: int = Field(1, ge=0, description="hidden layers after the first (paper: 3, which learn more slowly)")
-    rate: float = Field(0.1, gt=0, description="the server's rate (paper: 0.01 with momentum 0.9, effectively 0.1)")
+    hidden: int = Field(32, ge=1, description="width of its layers (authors: 100); its size is that many models")
+    layers: int = Field(1, ge=0, description="hidden layers after the first (authors: 3, which learn more slowly)")
+    server_steps: Literal["client", "round"] = Field(
+        "client", description="one server step per client, as the authors do, or one per round along the mean"
+    )
+    rate: float = Field(
+        0.5, gt=0, description="the server's rate (authors: 0.01 with momentum 0.9, one client a round)"
+    )
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of the server's SGD (authors: 0.9)")
 
 
 class PFedHNUpdates(Updates):
@@ -140,22 +154,46 @@ class PFedHN(Method):
         return Sent(sent, {"loss": loss.value(), "examples": float(len(data))}), None
 
     def aggregate(self, server: State, updates: Iterable[Update], seed: int) -> State:
-        """Backpropagate every change to the hypernetwork and to its client's embedding; step along the mean."""
-        averaging, names, rate = self.task.averaging, self.task.parameters, self.config.rate
-        means = averaging.mean(), averaging.mean()
-        learned = dict(server.get(EMBEDDINGS, {}))
-        for client, sent in clamped_updates(updates, averaging, CHANGE):
-            weight, where = self.task.weight(int(sent.numbers["examples"])), f"The update of {client}"
-            model, v = {**sent.tensors[CHANGE], **sent.tensors.get("statistics", {})}, self.embedding(server, client)
-            *steps, v_step = pull_back(server[HYPER], v, self.task.layout.flatten(model, True, where))
-            means[0].add(model, weight, where)
-            means[1].add(dict(zip(server[HYPER], steps, strict=True)), weight, where)
-            learned[quote(client, safe="")] = v + rate * v_step  # the name of a tensor holds no slash
-        model, step = (mean.result() for mean in means)
-        bias = plus(only(server[MODEL], names), only(model, names), rate)  # the Jacobian of the bias is the identity
+        """Backpropagate every change to the hypernetwork and to its client's embedding; step along it, or the mean."""
+        averaging, names, config = self.task.averaging, self.task.parameters, self.config
+        how = config.rate, config.momentum
+        phi = {
+            group: ServerSGD(tensors, server.get(f"velocity_{group}", {}), *how)
+            for group, tensors in ((MODEL, only(server[MODEL], names)), (HYPER, server[HYPER]))
+        }
+        embeddings = EmbeddingSGD(server.get(EMBEDDINGS, {}), server.get(f"velocity_{EMBEDDINGS}", {}), *how)
+        single = config.server_steps == "client"
+        received = clamped_updates(updates, averaging, CHANGE)
+        if single and not isinstance(received, list):
+            received = spool_updates(received)  # on disk: a share needs the weights of all
+        total = sum(self._weight(sent) for _, sent in received) if single else 1.0
+        means, step = (averaging.mean(), averaging.mean()), 0
+        for client, sent in received:
+            where, known = f"The update of {client}", quote(client, safe="")  # the name of a tensor holds no slash
+            v = embeddings.before(step, known, self.embedding(server, client))
+            model = {**sent.tensors[CHANGE], **sent.tensors.get("statistics", {})}
+            *steps, v_step = pull_back(phi[HYPER].tensors, v, self.task.layout.flatten(model, True, where))
+            towards = dict(zip(server[HYPER], steps, strict=True))
+            embeddings.move(step, known, v_step)
+            means[0].add(model, self._weight(sent), where)
+            if single:
+                phi[MODEL].step(model, self._weight(sent) / total)  # the Jacobian of the bias is the identity
+                phi[HYPER].step(towards, self._weight(sent) / total)
+                step += 1
+            else:
+                means[1].add(towards, self._weight(sent), where)
+        model = means[0].result()
+        if not single:
+            phi[MODEL].step(model)
+            phi[HYPER].step(means[1].result())
+            step = 1
+        learned, velocity = embeddings.after(step)
         start = {"embedding": torch.stack([learned[name] for name in sorted(learned)]).mean(0)}
-        moved = {MODEL: {**model, **bias}, HYPER: plus(server[HYPER], step, rate)}
-        return {**server, **moved, EMBEDDINGS: learned, START: start}
+        moved = {MODEL: {**model, **phi[MODEL].tensors}, HYPER: phi[HYPER].tensors, EMBEDDINGS: learned, START: start}
+        if config.momentum:
+            moved |= {f"velocity_{group}": sgd.velocity for group, sgd in phi.items()}
+            moved |= {f"velocity_{EMBEDDINGS}": velocity}
+        return {**server, **moved}
 
     def model(self, server: State) -> Tensors:
         """Return the model generated from the mean embedding."""
@@ -181,6 +219,9 @@ class PFedHN(Method):
         passes = backward_passes(model, data, recipe, context.generator("adapt"))
         for loss in by_epoch(passes, step):
             yield loss, {"embedding": v.detach().cpu().clone()}
+
+    def _weight(self, sent: Sent) -> float:
+        return self.task.weight(int(sent.numbers["examples"]))
 
     def _model(self, server: State, v: Tensor) -> Tensors:
         bias, statistics = (self.task.layout.flatten(server[MODEL], trained) for trained in (True, False))

@@ -33,8 +33,8 @@ def cluster_products(products: Tensor, clusters: int, seed: int, tries: int = 8)
     count = len(products)
     if count < clusters:
         raise InputError(
-            f"Making {clusters} bases needs at least {clusters} client models in the last round of the warm start, but "
-            f"only {count} were received; lower 'bases' or sample more clients."
+            f"Making {clusters} clusters needs at least {clusters} client models in the last round of the warm start, "
+            f"but only {count} were received; make fewer clusters or sample more clients."
         )
     lengths = products.diagonal().sqrt().clamp_min(1e-12)
     return _cluster(_embed((products / lengths[:, None] / lengths).numpy()), clusters, seed, tries)
@@ -59,8 +59,9 @@ def cluster_models(
         weights: Their weights.
         clusters: The number of clusters.
         seed: The seed of the run.
-        by_block: Whether to cluster every block on its own: combinations are by block as well, so a basis need not
-            hold the same clients in all blocks (early blocks tend to group by domain, the classifier by labels).
+        by_block: Whether to cluster every block on its own: the combinations of FedBasis are by block as well, so a
+            basis need not hold the same clients in all blocks (early blocks tend to group by domain, the classifier by
+            labels).
         mean: Makes the mean of a cluster.
     """
     products = []

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbasis.methods.fedbasis.warm_start import cluster_directions, cluster_models
+from fedbasis.methods.shared.clustering import cluster_directions, cluster_models
 from fedbasis.networks.models import Network
 from fedbasis.tensors.seeding import torch_generator
 from pflbed.errors import InputError
