@@ -1,7 +1,8 @@
 """What a user brings (a network, a method, images of any shape) works wherever a built-in one does.
 
 Every row goes through a pool of two workers, personalization, inspection and a report. The rows of Ray use the one
-cluster of all tests; the row of a federation stands in tests/flower/test_federation.py, beside its one deployment.
+cluster of all tests, or stand in tests/engines/ray (a user's script); those of a federation stand in
+tests/flower/test_federation.py, beside its one deployment, and what no node can import in tests/flower/test_project.py.
 """
 
 import json
@@ -24,7 +25,7 @@ from fedbasis.methods import find_method
 from fedbasis.report import write_report
 from fedbasis.training.runs import Run
 from helpers.cli_images import write_images
-from helpers.cli_own import MODULE, TOML, own_clients, write_module
+from helpers.cli_own import TOML, own_clients, write_module
 from helpers.cli_running import run_command, succeed
 from helpers.cli_trials import MINUTES
 from pflbed import InputError
@@ -101,9 +102,11 @@ def whole_way(method: fb.Method, clients: pflbed.Clients, folder: Path, engine: 
 @pytest.mark.parametrize("given", ["of torch's classes", "of a class of the user's"])
 def test_a_module_instance(given: str, engine: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    network = small() if given == "of torch's classes" else Own()
+    shape = (12, 12, 3) if given == "of torch's classes" else (12, 20, 5)
+    network = small() if given == "of torch's classes" else Own(shape[2])
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    trained = whole_way(fb.FedBasis(network=network, bases=2, warm_start=0.5), own_clients(), tmp_path, engine, network)
+    method = fb.FedBasis(network=network, bases=2, warm_start=0.5)
+    trained = whole_way(method, own_clients(*shape), tmp_path, engine, network)
     assert all(torch.equal(tensor, network.state_dict()[name]) for name, tensor in before.items())  # it is only read
     assert isinstance(trained.module, type(network))
 
@@ -117,6 +120,7 @@ from pathlib import Path
 from torch import nn
 
 import fedbasis as fb
+from fedbasis.cli.inspection import describe_folder
 from helpers.cli_own import own_clients
 
 
@@ -135,7 +139,9 @@ place = {"engine": sys.argv[2], "workers": 2, "device": "cpu"}
 trained = fb.train(method, clients, rounds=2, epochs=1, out=folder / "runs", **place)
 mine = fb.personalize(trained, clients["chalk/n00"].train, epochs=1)
 mine.save(folder / "model")
+assert fb.load(folder / "model", trust=True).predict(clients["chalk/n00"].test).shape[1] == 3
 fb.evaluate(trained, clients.new, ways=["none"], sizes=["S"], **place)
+assert "my_script:factory" in " ".join(map(str, describe_folder(trained.run.folder, True)))
 print("started once", len(trained.metrics))
 '''
 
@@ -221,21 +227,22 @@ def test_a_cluster_that_cannot_import_the_users_module_says_so(
     assert "PYTHONPATH" in ended.errors
 
 
-def test_a_method_of_an_installed_package(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = tmp_path / "site"
-    (site / "my_package-1.0.dist-info").mkdir(parents=True)
-    (site / "my_package.py").write_text(MODULE, encoding="utf-8")
-    (site / "my_package-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
-    entries = "[fedbasis.methods]\nmy-own = my_package:Mine\n[fedbasis.networks]\nmy-net = my_package:network\n"
-    (site / "my_package-1.0.dist-info/entry_points.txt").write_text(entries)
-    monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), *sys.path]))
+def test_what_an_installed_package_brings_on_gray_images_that_are_not_square(
+    installed: Path, engine: str, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(installed))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(installed), *sys.path]))
     assert find_method("my-own").about.title == "My Own"
     config = tmp_path / "my.toml"
-    config.write_text(TOML.format(data=dataset, network="my_package:network", method="my-own", engine="pool"))
+    text = TOML.format(data=dataset, network="my-net", method="my-own", engine=engine)
+    config.write_text(text.replace("resolution = 12,", "resolution = [12, 16], channels = 1,"))
     commands(config, tmp_path, "My Own")
+    card = json.loads((tmp_path / "model/card.json").read_text(encoding="utf-8"))
+    assert (card["architecture"]["name"], card["architecture"]["channels"]) == ("my-net", 1)
+    assert card["architecture"]["resolution"] == [12, 16]
     with pytest.raises(InputError, match="my-own"):
         find_method("my-ow")
+    sys.modules.pop("my_package", None)
 
 
 @pytest.mark.parametrize(
