@@ -1,7 +1,6 @@
 """Real federations: SuperLink, SuperNodes and apps in processes of this machine, and everything that can go wrong.
 
-Flower starts a process of some seconds for every message, so that these tests mostly wait; the deadline that one of
-them sets is three times what a round took at this machine just before.
+Flower starts a process of some seconds for every message, so that these tests mostly wait.
 """
 
 import contextlib
@@ -264,8 +263,6 @@ def test_faults_are_refused_by_name_and_the_rest_goes_on(
     deployment.nodes[second].terminate()
     deployment.nodes[second].wait()
     deployment.start_node(nodes[second])  # what it kept is on its disk
-    pace = max(float(line["seconds"]) for run in runs for line in read_lines(run.metrics))
-    federation.experiments(wanted, deadline=10 + 3 * pace, minimum=0.3)
     deployment.run(tmp_path, interfere)
     assert done == ["server", "node"]
     for plan, run in zip(plans, runs, strict=True):
