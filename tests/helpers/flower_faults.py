@@ -1,6 +1,6 @@
 """The app of a federation whose nodes misbehave when their folder tells them to; Flower carries this file to them.
 
-In the round in which nodes hang, the server's clock jumps to the deadline as soon as the node that works has answered. So
+In the round in which nodes hang, the server's clock jumps to the deadline as soon as the node that works has answered:
 no test waits for a deadline, and none depends on how quick the machine is.
 """
 
