@@ -29,7 +29,7 @@ PRIVATE = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",
 }
-START_SECONDS = 60.0
+START_SECONDS = 300.0
 STOP_SECONDS = 20.0
 LINK, OUTCOME = "federation", "outcome.json"
 
@@ -186,7 +186,7 @@ class Deployment:
                 socket.create_connection((LOOPBACK, self.port), timeout=1).close()
                 return
             time.sleep(0.05)
-        raise InputError(f"The SuperLink must answer at port {self.port} within a minute, but it does not.")
+        raise InputError(f"The SuperLink must answer at port {self.port} within five minutes, but it does not.")
 
     def _require_alive(self) -> None:
         if self.superlink is not None and self.superlink.poll() is not None:
