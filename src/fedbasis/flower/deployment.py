@@ -96,7 +96,7 @@ class Deployment:
         """Start a SuperNode with its name, data and state folder."""
         own = {"name": node.name, "data": str(self._project.place(node.data)), "state": str(self._project.state(node))}
         settings = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in own.items())
-        command = ["flower-supernode", "--superlink", f"{LOOPBACK}:{self.superlink_port()}", "--port", str(free_port())]
+        command = ["flower-supernode", "--superlink", f"{LOOPBACK}:{self.port}", "--port", str(free_port())]
         command += ["--node-config", settings]
         if self._insecure:
             command += ["--insecure"]
@@ -106,10 +106,6 @@ class Deployment:
         self._project.state(node).mkdir(mode=0o700, parents=True, exist_ok=True)
         self.nodes[node.name] = self._start(command, self._key(node).stem)
         return self.nodes[node.name]
-
-    def superlink_port(self) -> int:
-        """Return the port at which nodes connect to the SuperLink."""
-        return self.port
 
     def run(self, out: Path, watch: Callable[[], None] | None = None, **settings: str) -> dict[str, Any]:
         """Run the app to its end.
