@@ -123,7 +123,6 @@ class Federation:
 def federation(tmp_path_factory: pytest.TempPathFactory, installed: Path) -> Iterator[Federation]:
     places = [str(HERE.parents[1] / "src"), str(installed), os.environ.get("PYTHONPATH", "")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDBASIS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         patch.syspath_prepend(str(installed))
         patch.setenv("PYTHONPATH", os.pathsep.join(places))
         patch.setenv("OMP_NUM_THREADS", "1")

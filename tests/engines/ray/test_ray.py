@@ -157,10 +157,8 @@ def experiment(dataset: Path, engine: str) -> Experiment:
 
 @pytest.fixture(scope="module")
 def serial(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Run]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDBASIS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        prepared = prepare(experiment(dataset, "serial"))
-        return prepared, execute(prepared, tmp_path_factory.mktemp("serial"))
+    prepared = prepare(experiment(dataset, "serial"))
+    return prepared, execute(prepared, tmp_path_factory.mktemp("serial"))
 
 
 def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
