@@ -14,6 +14,7 @@ from battery import QUICK, RECIPE
 from fedbasis.networks.models import Network
 from fedbasis.networks.train import Recipe
 from helpers import gone, wait_until
+from helpers.cli_own import write_installed
 from shapes import write_images
 
 if TYPE_CHECKING:
@@ -54,20 +55,27 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test reads or writes the user's cache; decoded images are shared within a session."""
+    """No test uses the user's cache; all processes of a session share one: Digits-4 takes seconds to make."""
+    base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDBASIS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        patch.setenv("FEDBASIS_CACHE", str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"))
         yield
 
 
 @pytest.fixture(scope="session")
-def ray_connection() -> Iterator["RayConnection"]:
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an installed package with a user's method and network; put it on the path to see them."""
+    return write_installed(tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(scope="session")
+def ray_connection(installed: Path) -> Iterator["RayConnection"]:
     """One Ray cluster of this machine for all tests, with CPUs for all workers that they have at once."""
     from fedbasis.engines.ray import connection
 
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # workers import the tests' functions
+        patch.setenv("PYTHONPATH", os.pathsep.join([*sys.path, str(installed)]))  # workers import what tests define
         before = children()
         made = connection.RayConnection(cpus=8)
     session = Path(made.ray.get_runtime_context().worker.node.get_session_dir_path())

@@ -42,10 +42,10 @@ def test_the_example_passes_the_battery(quick: Recipe, recipe: Recipe, tmp_path:
     battery.test_a_client_does_not_feel_who_came_before_it(name, quick)
     battery.test_repeated_and_resumed_from_the_disk_a_run_gives_the_same_bits(name, quick, tmp_path)
     battery.test_sends_what_its_paper_says_and_nothing_else(name, quick)
-    battery.test_aggregates_a_stream_with_one_update_in_memory(name, quick)
+    test_every_method.test_aggregates_a_stream_with_one_update_in_memory(name, quick)
     battery.test_a_client_that_sends_nan_is_refused_and_the_round_goes_on(name, quick)
     battery.test_clients_that_are_never_sampled_do_no_harm(name, quick)
-    battery.test_serves_a_new_client_in_every_way(name, quick, "batch")
+    test_every_method.test_serves_a_new_client_in_every_way(name, quick, "batch")
     battery.test_awkward_clients(name, quick)
 
 

@@ -11,6 +11,14 @@ class InputError(ValueError):
     """A value from the user (a file, a key, a number) cannot be used.
 
     The message is one sentence for the user: what must hold, what was got, where, and what to do.
+
+    Example:
+        >>> import pflbed
+        >>> try:
+        ...     pflbed.digits4(limit=0)
+        ... except pflbed.InputError as error:
+        ...     print(str(error).partition(";")[0])
+        limit must be a whole number of at least 1, got 0
     """
 
 

@@ -29,6 +29,7 @@ from fedbasis.serving.evaluation import EvaluationPlan, evaluate
 from fedbasis.tensors.packed import mapped
 from fedbasis.tensors.params import State
 from helpers import MINUTES, gone, wait_until
+from helpers.other_method import ForMethod
 from pflbed.errors import InputError
 from small_experiments import small
 
@@ -92,16 +93,16 @@ def pids(pool: Pool) -> list[int]:
 
 class TestSameBits:
     @pytest.mark.parametrize("variant", ONE_EACH)
-    def test_for_every_method(self, variant: str, recipe: Recipe, pool_of: Callable[..., Pool]) -> None:
-        method, data = make(variant, recipe), clients()
-        engine = Simulation(pool_of(method), data, seed=7)
-        assert same_outcome(rounds_of(method, engine, list(data)), engine, variant, recipe)
+    def test_for_every_method(self, variant: str, quick: Recipe, pool: Pool) -> None:
+        method, data = make(variant, quick), clients()
+        engine = Simulation(ForMethod(pool, method), data, seed=7)
+        assert same_outcome(rounds_of(method, engine, list(data)), engine, variant, quick)
 
     @pytest.mark.parametrize("workers", [1, 3, 6])
-    def test_with_any_number_of_workers(self, workers: int, recipe: Recipe, pool_of: Callable[..., Pool]) -> None:
-        method, data = make("apfl", recipe), clients()
+    def test_with_any_number_of_workers(self, workers: int, quick: Recipe, pool_of: Callable[..., Pool]) -> None:
+        method, data = make("apfl", quick), clients()
         engine = Simulation(pool_of(method, workers), data, seed=7)
-        assert same_outcome(rounds_of(method, engine, list(data)), engine, "apfl", recipe)
+        assert same_outcome(rounds_of(method, engine, list(data)), engine, "apfl", quick)
 
     @pytest.mark.parametrize("variant", ["ditto", "fedbasis"])
     def test_with_a_worker_killed_in_the_middle_of_a_round(

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from fedbasis.training.runs import read_lines
 from helpers.cli_images import write_images
 from helpers.cli_own import own_clients
 from pflbed import InputError
+from pflbed.cache import cache_dir
 
 QUICK: dict[str, Any] = {"rounds": 2, "epochs": 1, "rate": 0.05, "engine": "serial", "device": "cpu"}
 
@@ -54,10 +56,15 @@ def folder_of(path: Path) -> tuple[str, int]:
 
 
 def test_the_code_of_the_design_runs_and_writes_nothing_but_what_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home, cache = tmp_path / "home", tmp_path_factory.getbasetemp() / "cache"
+    home, cache = tmp_path / "home", tmp_path / "cache"
     home.mkdir()
+    cache.mkdir()
+    pflbed.find("digits4")  # made once for all tests
+    for path in cache_dir().glob("digits4-*"):
+        shutil.copy(path, cache)
+    monkeypatch.setenv("FEDBASIS_CACHE", str(cache))
     for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
         monkeypatch.setenv(name, str(home))
     monkeypatch.chdir(home)

@@ -1,7 +1,8 @@
 """What a user brings (a network, a method, images of any shape) works wherever a built-in one does.
 
 Every row goes through a pool of two workers, personalization, inspection and a report. The rows of Ray use the one
-cluster of all tests; the row of a federation stands in tests/flower/test_federation.py, beside its one deployment.
+cluster of all tests, or stand in tests/engines/ray (a user's script); those of a federation stand in
+tests/flower/test_federation.py, beside its one deployment, and what no node can import in tests/flower/test_project.py.
 """
 
 import json
@@ -24,12 +25,14 @@ from fedbasis.methods import find_method
 from fedbasis.report import write_report
 from fedbasis.training.runs import Run
 from helpers.cli_images import write_images
-from helpers.cli_own import MODULE, TOML, own_clients, write_module
+from helpers.cli_own import TOML, own_clients, write_module
 from helpers.cli_running import run_command, succeed
 from helpers.cli_trials import MINUTES
 from pflbed import InputError
 
-TRAIN: dict[str, Any] = {"rounds": 2, "epochs": 1, "rate": 0.05, "workers": 2, "device": "cpu"}
+TRAIN: dict[str, Any] = {"rounds": 2, "epochs": 1, "rate": 0.05, "device": "cpu"}
+WORKERS = {"pool": 2, "ray": 1}
+"""A worker of Ray is a process that imports torch; one shows what two would."""
 
 
 @pytest.fixture(params=["pool", "ray"])
@@ -74,7 +77,8 @@ class Own(nn.Module):
 
 def whole_way(method: fb.Method, clients: pflbed.Clients, folder: Path, engine: str, network: Any = None) -> fb.Trained:
     """Train with workers, personalize, save, load, predict, evaluate, inspect and report."""
-    options: Any = {**TRAIN, "engine": engine}
+    place: Any = {"engine": engine, "workers": WORKERS[engine], "device": "cpu"}
+    options: Any = {**TRAIN, **place}
     trained = fb.train(method, clients, out=folder / "runs", **options)
     serial = fb.train(method, clients, **{**options, "engine": "serial"})
     assert trained.run is not None
@@ -87,7 +91,7 @@ def whole_way(method: fb.Method, clients: pflbed.Clients, folder: Path, engine: 
     assert isinstance(again, fb.Personal)
     assert torch.equal(again.predict(images), mine.predict(images))
     assert mine.predict(images).shape == (len(images), 3)
-    scores = fb.evaluate(trained, clients.new, ways=["none"], sizes=["M"], engine=engine, workers=2, device="cpu")  # type: ignore[arg-type]
+    scores = fb.evaluate(trained, clients.new, ways=["none"], sizes=["M"], **place)
     assert 0 <= scores["none", "M"].last <= 1
     with pytest.raises(InputError, match="--trust"):
         list(describe_folder(folder / "model"))
@@ -98,12 +102,19 @@ def whole_way(method: fb.Method, clients: pflbed.Clients, folder: Path, engine: 
     return trained
 
 
-@pytest.mark.parametrize("given", ["of torch's classes", "of a class of the user's"])
+@pytest.mark.parametrize(
+    ("given", "engine"),
+    [("of torch's classes", "pool"), ("of a class of the user's", "pool"), ("of a class of the user's", "ray")],
+    indirect=["engine"],
+)
 def test_a_module_instance(given: str, engine: str, tmp_path: Path) -> None:
+    """One of them for images of five channels that are not square."""
     torch.manual_seed(0)
-    network = small() if given == "of torch's classes" else Own()
+    shape = (12, 12, 3) if given == "of torch's classes" else (12, 20, 5)
+    network = small() if given == "of torch's classes" else Own(shape[2])
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    trained = whole_way(fb.FedBasis(network=network, bases=2, warm_start=0.5), own_clients(), tmp_path, engine, network)
+    method = fb.FedBasis(network=network, bases=2, warm_start=0.5)
+    trained = whole_way(method, own_clients(*shape), tmp_path, engine, network)
     assert all(torch.equal(tensor, network.state_dict()[name]) for name, tensor in before.items())  # it is only read
     assert isinstance(trained.module, type(network))
 
@@ -117,6 +128,7 @@ from pathlib import Path
 from torch import nn
 
 import fedbasis as fb
+from fedbasis.cli.inspection import describe_folder
 from helpers.cli_own import own_clients
 
 
@@ -135,7 +147,9 @@ place = {"engine": sys.argv[2], "workers": 2, "device": "cpu"}
 trained = fb.train(method, clients, rounds=2, epochs=1, out=folder / "runs", **place)
 mine = fb.personalize(trained, clients["chalk/n00"].train, epochs=1)
 mine.save(folder / "model")
+assert fb.load(folder / "model", trust=True).predict(clients["chalk/n00"].test).shape[1] == 3
 fb.evaluate(trained, clients.new, ways=["none"], sizes=["S"], **place)
+assert "my_script:factory" in " ".join(map(str, describe_folder(trained.run.folder, True)))
 print("started once", len(trained.metrics))
 '''
 
@@ -154,6 +168,13 @@ def test_a_factory_and_a_method_of_the_users_script(tmp_path: Path) -> None:
     card = json.loads((run / "bases/card.json").read_text(encoding="utf-8"))
     assert (card["method"], card["architecture"]["name"]) == ("my_script:Quiet", "my_script:factory")
     write_report([Run(run)], tmp_path / "page.html")
+
+
+def write_toml(folder: Path, data: Path, engine: str, network: str, method: str) -> Path:
+    path, workers = folder / "my.toml", WORKERS.get(engine, 1)
+    text = TOML.format(data=data, engine=engine, network=network, method=method)
+    path.write_text(text.replace("workers = 2", f"workers = {workers}"), encoding="utf-8")
+    return path
 
 
 def commands(config: Path, folder: Path, title: str) -> None:
@@ -181,26 +202,23 @@ def name(module: Path, engine: str) -> str:
     return "mymodule" if engine == "pool" else "helpers.cli_mymodule"
 
 
-def test_a_network_named_in_toml(name: str, dataset: Path, tmp_path: Path, engine: str) -> None:
-    config = tmp_path / "my.toml"
-    config.write_text(TOML.format(data=dataset, network=f"{name}:network", method="fedavg", engine=engine))
-    commands(config, tmp_path, "FedAvg")
-    (run,) = (tmp_path / "runs").iterdir()
-    said = succeed("inspect", run, "--network", f"{name}:network")  # naming the network oneself is trust enough
-    assert f"{name}:network" in said
-
-
-def test_a_method_named_in_toml(name: str, dataset: Path, tmp_path: Path, engine: str) -> None:
-    config = tmp_path / "my.toml"
-    config.write_text(TOML.format(data=dataset, network="cnn-small", method=f"{name}:Mine", engine=engine))
+def test_a_network_and_a_method_named_in_toml(name: str, dataset: Path, tmp_path: Path, engine: str) -> None:
+    config = write_toml(tmp_path, dataset, engine, f"{name}:network", f"{name}:Mine")
     commands(config, tmp_path, "My Own")
     (run,) = (tmp_path / "runs").iterdir()
     assert run.name.startswith("mine-")
     assert all(json.loads(line)["length"] > 0 for line in (run / "metrics.jsonl").read_text().splitlines())
     said = succeed("inspect", run, "--trust")
-    assert "What mine is" in said
-    assert "0.9900" in said
-    assert "My Own + FT" in said
+    for expected in ("What mine is", "0.9900", "My Own + FT", f"{name}:network"):
+        assert expected in said
+
+
+def test_naming_the_network_oneself_is_trust_enough(module: Path, dataset: Path, tmp_path: Path) -> None:
+    config = write_toml(tmp_path, dataset, "serial", "mymodule:network", "fedavg")
+    succeed("train", config, "--out", tmp_path / "runs")
+    (run,) = (tmp_path / "runs").iterdir()
+    assert "--trust" in run_command("inspect", run).errors
+    assert "mymodule:network" in succeed("inspect", run, "--network", "mymodule:network")
 
 
 @pytest.mark.parametrize("what", ["network", "method"])
@@ -210,32 +228,29 @@ def test_a_cluster_that_cannot_import_the_users_module_says_so(
     if find_spec("ray") is None:
         pytest.skip("ray is not installed")
     request.getfixturevalue("ray_connection")
-    names = {"network": "mymodule:network", "method": "fedavg"} if what == "network" else {
-        "network": "cnn-small", "method": "mymodule:Mine",
-    }  # fmt: skip
-    config = tmp_path / "my.toml"
-    config.write_text(TOML.format(data=dataset, engine="ray", **names))
+    names = ("mymodule:network", "fedavg") if what == "network" else ("cnn-small", "mymodule:Mine")
+    config = write_toml(tmp_path, dataset, "ray", *names)
     ended = run_command("train", config, "--out", tmp_path / "runs")
     assert ended.code == 2
     assert "mymodule" in ended.errors
     assert "PYTHONPATH" in ended.errors
 
 
-def test_a_method_of_an_installed_package(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = tmp_path / "site"
-    (site / "my_package-1.0.dist-info").mkdir(parents=True)
-    (site / "my_package.py").write_text(MODULE, encoding="utf-8")
-    (site / "my_package-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
-    entries = "[fedbasis.methods]\nmy-own = my_package:Mine\n[fedbasis.networks]\nmy-net = my_package:network\n"
-    (site / "my_package-1.0.dist-info/entry_points.txt").write_text(entries)
-    monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), *sys.path]))
+def test_what_an_installed_package_brings_on_gray_images_that_are_not_square(
+    installed: Path, engine: str, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(installed))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(installed), *sys.path]))
     assert find_method("my-own").about.title == "My Own"
-    config = tmp_path / "my.toml"
-    config.write_text(TOML.format(data=dataset, network="my_package:network", method="my-own", engine="pool"))
+    config = write_toml(tmp_path, dataset, engine, "my-net", "my-own")
+    config.write_text(config.read_text().replace("resolution = 12,", "resolution = [12, 16], channels = 1,"))
     commands(config, tmp_path, "My Own")
+    card = json.loads((tmp_path / "model/card.json").read_text(encoding="utf-8"))
+    assert (card["architecture"]["name"], card["architecture"]["channels"]) == ("my-net", 1)
+    assert card["architecture"]["resolution"] == [12, 16]
     with pytest.raises(InputError, match="my-own"):
         find_method("my-ow")
+    sys.modules.pop("my_package", None)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +264,7 @@ def test_images_of_any_shape(shape: tuple[int, int, int], tmp_path: Path) -> Non
         method = fb.FedBasis(network=network, bases=2, warm_start=0.5)
         folder = tmp_path / type(network).__name__
         if isinstance(network, str):
-            trained = fb.train(method, clients, out=folder, **TRAIN, engine="pool")
+            trained = fb.train(method, clients, out=folder, **TRAIN, engine="pool", workers=2)
             mine = fb.personalize(trained, clients["paint/n00"].train, epochs=1)
             mine.save(folder / "model")
             again = fb.load(folder / "model")

@@ -20,6 +20,7 @@ from helpers.cli_trials import (
     MOMENTS,
     Trial,
     descendants,
+    hold_after,
     kill_at,
     kill_at_change,
     limit_files,
@@ -102,8 +103,8 @@ def test_killed_while_it_replaces_its_bases_a_run_has_them_whole_or_not_at_all(
 def test_stopped_from_outside_a_run_goes_on_after_its_last_round(
     number: signal.Signals, code: int, tmp_path: Path, dataset: Path
 ) -> None:
-    trial = Trial(tmp_path, dataset, "fedavg", rounds=20)
-    child = trial.start()
+    trial = Trial(tmp_path, dataset, "fedavg", rounds=8)
+    child = trial.start(functools.partial(hold_after, 3))
     wait_until(trial.has_trained)
     assert child.pid is not None
     os.kill(child.pid, number)
@@ -114,9 +115,9 @@ def test_stopped_from_outside_a_run_goes_on_after_its_last_round(
     finished = read_lines(trial.run.metrics)[-1]["round"]
     assert trial.train() == 0, trial.errors
     text = (trial.folder / "stdout").read_text()
-    assert f"resumes after round {finished}/20" in text
-    assert f"round {max(1, finished - 1):>3}/20" not in text  # at most the round whose checkpoint was not written yet
-    assert [line["round"] for line in read_lines(trial.run.metrics)] == list(range(1, 21))
+    assert f"resumes after round {finished}/8" in text
+    assert f"round {max(1, finished - 1):>3}/8" not in text  # at most the round whose checkpoint was not written yet
+    assert [line["round"] for line in read_lines(trial.run.metrics)] == list(range(1, 9))
 
 
 @pytest.mark.parametrize(("method", "number"), [("by step", signal.SIGKILL), ("fedbasis", signal.SIGINT)])
@@ -128,7 +129,7 @@ def test_a_pool_that_is_stopped_leaves_no_process_and_goes_on_with_the_same_bits
     uninterrupted: Callable[[str], dict[str, Any]],
 ) -> None:
     trial = Trial(tmp_path, dataset, method, engine="pool")
-    child = trial.start()
+    child = trial.start(functools.partial(hold_after, 3))
     wait_until(trial.has_trained)
     assert child.pid is not None
     family = descendants(child.pid)

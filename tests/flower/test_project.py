@@ -40,7 +40,10 @@ class TestProject:
         ("arguments", "sentence"),
         [
             (["init", "{here}"], "must not exist yet"),
-            (["init", "{here}/x", "--method", "fedfoo"], "There is no method 'fedfoo'"),
+            (["init", "{here}/x", "--method", "fedfoo"], "The method must be one of local, fedavg"),
+            (["init", "{here}/x", "--method", "fedavg", "--model", "__main__:factory"], "name it by the script's file"),
+            (["init", "{here}/x", "--method", "fedavg", "--model", "no_such:factory"], "must be importable"),
+            (["init", "{here}/x", "--config", "{here}/five.toml"], "'data.channels' must be 1 or 3, but it is 5"),
             (["init", "{here}/x", "--data", "{here}/nothing"], "must be digits4 or a folder"),
             (["up", "{here}"], "it does not; 'fedbasis federation init' writes them"),
             (["personalize", "{project}", "--node", "z"], "'z' is not; there are a, b"),
@@ -50,7 +53,9 @@ class TestProject:
     def test_mistakes_get_a_sentence(
         self, arguments: list[str], sentence: str, project: Project, tmp_path: Path
     ) -> None:
+        (tmp_path / "five.toml").write_text("data = { channels = 5 }\nmethod = { name = 'fedavg' }\n")
         filled = [word.format(here=tmp_path, project=project.folder) for word in arguments]
         error = CliRunner().invoke(commands, filled).exception
         assert isinstance(error, InputError)
         assert sentence in str(error)
+        assert not (tmp_path / "x").exists()

@@ -12,7 +12,7 @@ from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.simulation import Simulation
 from fedbasis.methods.base import Method
 
-MINUTES = 300.0
+MINUTES = 1200.0
 """Longer than anything takes that happens at all; no test that passes waits for it."""
 
 

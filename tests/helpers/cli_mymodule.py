@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import torch
 from torch import nn
 
 from fedbasis import About, FedAvg, MethodConfig
@@ -16,6 +17,11 @@ def network(classes: int, channels: int = 3, width: int = 6) -> nn.Module:
         nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.AdaptiveAvgPool2d(3),
         nn.Flatten(), nn.Linear(9 * width, classes),
     )  # fmt: skip
+
+
+with torch.random.fork_rng(devices=[]):
+    torch.manual_seed(5)  # every process that imports this file has the same weights
+    instance = network(3)
 
 
 class MineConfig(MethodConfig):

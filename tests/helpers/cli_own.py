@@ -37,6 +37,17 @@ def own_clients(height: int = 12, width: int = 12, channels: int = 3, **spec: An
     )  # fmt: skip
 
 
+def write_installed(site: Path) -> Path:
+    """Write a package of the user's with entry points, as pip would install it."""
+    about = site / "my_package-1.0.dist-info"
+    about.mkdir(parents=True)
+    (site / "my_package.py").write_text(MODULE, encoding="utf-8")
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    entries = "[fedbasis.methods]\nmy-own = my_package:Mine\n[fedbasis.networks]\nmy-net = my_package:network\n"
+    (about / "entry_points.txt").write_text(entries)
+    return site
+
+
 def write_module(folder: Path) -> Path:
     """Write the user's file."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -25,6 +25,8 @@ import fedbasis.tensors.files
 import fedbasis.training.rounds
 from fedbasis import cli
 from fedbasis.training.runs import Run, read_lines
+from helpers import MINUTES as MINUTES  # noqa: PLC0414  (tests import them from here)
+from helpers import wait_until as wait_until  # noqa: PLC0414
 
 SERVER = multiprocessing.get_context("forkserver")
 
@@ -45,7 +47,6 @@ CHANGES = frozenset({"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod
 
 
 WRITING = os.O_WRONLY | os.O_RDWR
-MINUTES = 600.0
 """Longer than anything takes that happens at all; no test that passes waits for it."""
 
 
@@ -96,6 +97,16 @@ def kill_at(event: str, name: str, number: int, folder: str) -> None:
     def when(got: str, path: str) -> None:
         if got == event and name in path and not next(seen, 0):
             die()
+
+    watch(folder, when)
+
+
+def hold_after(rounds: int, folder: str) -> None:
+    """Wait after so many rounds for the signal that ends the process, however late on a busy machine it comes."""
+
+    def when(event: str, path: str) -> None:
+        while event == "open" and path.endswith("metrics.jsonl") and len(read_lines(Path(path))) >= rounds:
+            time.sleep(0.1)
 
     watch(folder, when)
 
@@ -230,14 +241,6 @@ MOMENTS: dict[str, Callable[[str], None]] = {
     "before it is marked as done": functools.partial(kill_at, "os.rename", ".done", 1),
     "before the checkpoint is removed": functools.partial(kill_at, "os.remove", "checkpoint.safetensors", 5),
 }
-
-
-def wait_until(happened: Callable[[], bool]) -> None:
-    """Wait for something that happens sooner or later, on a busy machine later."""
-    until = time.monotonic() + MINUTES
-    while not happened():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.02)
 
 
 def running() -> dict[int, int]:

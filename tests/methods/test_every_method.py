@@ -39,7 +39,10 @@ from fedbasis.training.rounds import UpdateStream
 from pflbed.errors import InputError
 from shapes import shapes_examples
 
-NORMS = ("batch", "group", "none")
+NORMALIZED = [
+    (variant, n) for variant in VARIANTS for n in ("batch", "group", "none") if n == "batch" or variant in FIRST
+]
+"""Other settings of a method than its first ones are tried with one kind of normalization."""
 
 
 def test_every_method_of_the_registry_is_in_the_battery() -> None:
@@ -147,29 +150,6 @@ class TestEveryMethod:
         for state in (server, *(sent.tensors for round_ in log for sent in round_.values())):
             assert not any("num_batches_tracked" in name for tensors in state.values() for name in tensors)
 
-    def test_aggregates_a_stream_with_one_update_in_memory(self, variant: str, quick: Recipe) -> None:
-        if variant in HOLDS:
-            pytest.skip("this method's server needs the clients' models themselves")
-        method, data = make(variant, quick, rounds=1 if variant in COLLECTS else ROUNDS), clients()
-        server = method.init(7)
-        engine = Serial(method, data, seed=7)
-        alive: list[weakref.ref[torch.Tensor]] = []
-
-        def stream() -> Iterator[tuple[str, Sent]]:
-            for client, sent in engine.map(server, list(data), 0):
-                alive.extend(weakref.ref(t) for tensors in sent.tensors.values() for t in tensors.values())
-                count = sum(len(tensors) for tensors in sent.tensors.values())
-                yield client, sent
-                del sent
-                left = [t for ref in alive[:-count] if (t := ref()) is not None]
-                if left:  # perhaps only a cycle holds it; looking for cycles is slow
-                    left.clear()
-                    gc.collect()
-                    left = [t for ref in alive[:-count] if (t := ref()) is not None]
-                assert not left, "an update is still in memory when the next one comes"
-
-        method.aggregate(server, stream(), 7)
-
     def test_a_client_that_sends_nan_is_refused_and_the_round_goes_on(self, variant: str, quick: Recipe) -> None:
         method = make(variant, quick)
         server, updates = trained_states(variant, quick)[1], list(trained(variant, quick)[2][2].items())
@@ -191,33 +171,6 @@ class TestEveryMethod:
         assert set(engine.states) <= set(names[:5])
         assert finite(method.broadcast(server, names[5]))
 
-    @pytest.mark.parametrize("norm", NORMS)
-    def test_serves_a_new_client_in_every_way(self, variant: str, quick: Recipe, norm: str) -> None:
-        """Only what the server publishes and the client's own data are handed over."""
-        if norm != "batch" and variant not in FIRST:
-            pytest.skip("other settings of a method that was tried with this normalization")
-        rounds = ROUNDS if norm == "batch" else 2
-        method = make(variant, quick, norm, rounds)
-        server, _, _ = trained(variant, quick, norm, rounds)
-        published = method.serving.published(server)
-        copy = clone(published)
-        expected = method.task.layout.shapes
-        assert {name: t.shape for name, t in method.model(published).items()} == expected
-        for how in all_ways(method):
-            if how == "bn" and norm == "none":
-                with pytest.raises(InputError, match="this network has none"):
-                    served(variant, norm, how, rounds)
-                continue
-            outcome, chances = served(variant, norm, how, rounds)
-            assert {name: t.shape for name, t in outcome.last.tensors.items()} == expected
-            assert finite({"": outcome.last.tensors, "learned": outcome.last.learned})
-            assert chances.shape == (12, 3)
-            torch.testing.assert_close(chances.sum(1), torch.ones(12), rtol=1e-4, atol=1e-4)
-            if norm == "batch":
-                again, _ = serve(method, published, how)
-                assert same({"": outcome.last.tensors}, {"": again.last.tensors})
-        assert same(published, copy)
-
     def test_awkward_clients(self, variant: str, quick: Recipe) -> None:
         """One sample, one class, a last batch of one, a single batch; in training and as a new client."""
         method = make(variant, quick)
@@ -237,6 +190,55 @@ class TestEveryMethod:
         first = method.aggregate(method.init(7), iter(trained(variant, quick)[2][0].items()), 7)
         server, _, _ = run_rounds(method, data, first, rounds=range(1, 2))
         assert finite(server)
+
+
+@pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant not in HOLDS])
+def test_aggregates_a_stream_with_one_update_in_memory(variant: str, quick: Recipe) -> None:
+    method, data = make(variant, quick, rounds=1 if variant in COLLECTS else ROUNDS), clients()
+    server = method.init(7)
+    engine = Serial(method, data, seed=7)
+    alive: list[weakref.ref[torch.Tensor]] = []
+
+    def stream() -> Iterator[tuple[str, Sent]]:
+        for client, sent in engine.map(server, list(data), 0):
+            alive.extend(weakref.ref(t) for tensors in sent.tensors.values() for t in tensors.values())
+            count = sum(len(tensors) for tensors in sent.tensors.values())
+            yield client, sent
+            del sent
+            left = [t for ref in alive[:-count] if (t := ref()) is not None]
+            if left:  # perhaps only a cycle holds it; looking for cycles is slow
+                left.clear()
+                gc.collect()
+                left = [t for ref in alive[:-count] if (t := ref()) is not None]
+            assert not left, "an update is still in memory when the next one comes"
+
+    method.aggregate(server, stream(), 7)
+
+
+@pytest.mark.parametrize(("variant", "norm"), NORMALIZED)
+def test_serves_a_new_client_in_every_way(variant: str, quick: Recipe, norm: str) -> None:
+    """Only what the server publishes and the client's own data are handed over."""
+    rounds = ROUNDS if norm == "batch" else 2
+    method = make(variant, quick, norm, rounds)
+    server, _, _ = trained(variant, quick, norm, rounds)
+    published = method.serving.published(server)
+    copy = clone(published)
+    expected = method.task.layout.shapes
+    assert {name: t.shape for name, t in method.model(published).items()} == expected
+    for how in all_ways(method):
+        if how == "bn" and norm == "none":
+            with pytest.raises(InputError, match="this network has none"):
+                served(variant, norm, how, rounds)
+            continue
+        outcome, chances = served(variant, norm, how, rounds)
+        assert {name: t.shape for name, t in outcome.last.tensors.items()} == expected
+        assert finite({"": outcome.last.tensors, "learned": outcome.last.learned})
+        assert chances.shape == (12, 3)
+        torch.testing.assert_close(chances.sum(1), torch.ones(12), rtol=1e-4, atol=1e-4)
+        if norm == "batch":
+            again, _ = serve(method, published, how)
+            assert same({"": outcome.last.tensors}, {"": again.last.tensors})
+    assert same(published, copy)
 
 
 def _poisoned(sent: Sent) -> Sent:

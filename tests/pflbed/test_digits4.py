@@ -7,19 +7,15 @@ import pytest
 
 from pflbed import Spec, build
 from pflbed.benchmark import SPLITS
-from pflbed.cache import Decoded
+from pflbed.cache import Decoded, cache_dir
 from pflbed.sources import digits4
 from pflbed.sources.typeset import faces
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("digits4")
-
-
-@pytest.fixture(scope="module")
-def made(cache: Path) -> Decoded:
-    return digits4.make(cache)
+def made() -> Decoded:
+    """As any process of this session has made it."""
+    return digits4.make()
 
 
 def test_every_domain_has_enough_of_every_digit(made: Decoded) -> None:
@@ -75,7 +71,8 @@ def test_typefaces_are_digits_of_different_designs() -> None:
     assert not any(name.startswith(("cmex", "cmsy", "LastResort")) for name in names)
 
 
-def test_a_damaged_cache_is_not_trusted(made: Decoded, cache: Path, tmp_path: Path) -> None:
+def test_a_damaged_cache_is_not_trusted(made: Decoded, tmp_path: Path) -> None:
+    cache = cache_dir()
     content, card = (cache / "digits4-v1.npy").read_bytes(), (cache / "digits4-v1.json").read_text()
     damaged = (
         (content[:-1000], card),

@@ -1,5 +1,6 @@
 """The commands ``fedbasis federation init``, ``up`` and ``personalize``: a real federation, first on one host."""
 
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,10 +61,13 @@ def init(
         raise InputError(f"The folder {folder} must not exist yet, but it does; choose another name or remove it.")
     writable(folder.parent)
     experiment = experiment_of(config) if config is not None else short_experiment(method, model, nodes)
-    example = nodes_of(data, nodes, folder)
-    hosts = ("localhost", LOOPBACK, *(host or ()))
-    modules = own_modules(experiment, Path.cwd())
-    create(folder, experiment, example.clients, example.new, example.classes, hosts, modules)
+    hosts, modules = ("localhost", LOOPBACK, *(host or ())), own_modules(experiment, Path.cwd())
+    try:
+        example = nodes_of(data, nodes, folder)
+        create(folder, experiment, example.clients, example.new, example.classes, hosts, modules)
+    except InputError:
+        shutil.rmtree(folder, ignore_errors=True)  # a second try must not meet what the first one left
+        raise
     say(f"{folder}: {experiment['method']['name']} for {len(example.clients)} nodes ({', '.join(example.clients)}).")
     say(f"Check {folder / 'app'} and {folder / 'nodes.toml'}, then run: fedbasis federation up {folder}")
 

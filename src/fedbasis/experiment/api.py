@@ -50,6 +50,13 @@ class Trained:
         card: What they are and where they come from.
         metrics: The log, one record per round; empty for what was loaded from a folder of bases.
         run: The run folder, if the training has one.
+
+    Example:
+        >>> import fedbasis as fb, pflbed
+        >>> clients = pflbed.digits4(clients=1, new=1, limit=24)
+        >>> trained = fb.train(fb.FedAvg(network="cnn-small"), clients, rounds=1, epochs=1, engine="serial")
+        >>> trained.module(torch.zeros(2, 3, 28, 28)).shape, trained.classes[:3]
+        (torch.Size([2, 10]), ['0', '1', '2'])
     """
 
     method: Method
@@ -88,6 +95,15 @@ class Personal:
         before: Accuracy of the server's model on the client's held-out images (or on its training images, if few).
         after: Accuracy of the personal model on the same images.
         tables: What was learned besides the model, by name.
+
+    Example:
+        >>> import fedbasis as fb, pflbed
+        >>> clients = pflbed.digits4(clients=1, new=1, limit=24)
+        >>> method = fb.FedBasis(network="cnn-small", bases=2, warm_start=0.5)
+        >>> trained = fb.train(method, clients, rounds=2, epochs=1, engine="serial")
+        >>> mine = fb.personalize(trained, clients["mnist/n00"].train, epochs=1)
+        >>> mine.module(torch.zeros(2, 3, 28, 28)).shape, sorted(mine.alpha)
+        (torch.Size([2, 10]), ['conv1', 'conv2', 'conv3', 'fc'])
     """
 
     method: Method
@@ -135,6 +151,14 @@ class Scores:
     Attributes:
         rows: Mean personalized accuracies after the last epoch and after the best one, and each client's own.
         records: One record per client, way, size and rate, with its predictions.
+
+    Example:
+        >>> import fedbasis as fb, pflbed
+        >>> clients = pflbed.digits4(clients=1, new=1, limit=24)
+        >>> trained = fb.train(fb.FedAvg(network="cnn-small"), clients, rounds=1, epochs=1, engine="serial")
+        >>> scores = fb.evaluate(trained, clients.new, ways=["none"], sizes=["S"], engine="serial")
+        >>> [(row.label, row.size) for row in scores.rows], 0 <= scores["none", "S"].last <= 1
+        ([('FedAvg', 'S')], True)
     """
 
     rows: Sequence[ResultRow]
@@ -434,7 +458,7 @@ def load(folder: Folder, *, trust: bool = False, network: NetworkSource | None =
         >>> try:
         ...     fb.load("no/such/folder")
         ... except fb.InputError as error:
-        ...     print(str(error)[-30:])
+        ...     print(str(error)[-34:])
         there is no folder no/such/folder.
     """
     path = new_client.bases_at(Path(folder))

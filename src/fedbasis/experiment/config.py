@@ -104,7 +104,7 @@ class DataConfig(ConfigSection):
 
 
 class ModelConfig(ConfigSection):
-    """The network."""
+    """The network: its name, its options, its blocks and its initial weights."""
 
     name: str = Field(default="cnn-small", description=f"one of {', '.join(MODELS)}, or your own 'module:factory'")
     options: dict[str, Any] = Field(default={}, description="passed to the network, such as width or norm")

@@ -29,7 +29,7 @@ PRIVATE = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",
 }
-START_SECONDS = 60.0
+START_SECONDS = 300.0
 STOP_SECONDS = 20.0
 LINK, OUTCOME = "federation", "outcome.json"
 
@@ -96,7 +96,7 @@ class Deployment:
         """Start a SuperNode with its name, data and state folder."""
         own = {"name": node.name, "data": str(self._project.place(node.data)), "state": str(self._project.state(node))}
         settings = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in own.items())
-        command = ["flower-supernode", "--superlink", f"{LOOPBACK}:{self.superlink_port()}", "--port", str(free_port())]
+        command = ["flower-supernode", "--superlink", f"{LOOPBACK}:{self.port}", "--port", str(free_port())]
         command += ["--node-config", settings]
         if self._insecure:
             command += ["--insecure"]
@@ -106,10 +106,6 @@ class Deployment:
         self._project.state(node).mkdir(mode=0o700, parents=True, exist_ok=True)
         self.nodes[node.name] = self._start(command, self._key(node).stem)
         return self.nodes[node.name]
-
-    def superlink_port(self) -> int:
-        """Return the port at which nodes connect to the SuperLink."""
-        return self.port
 
     def run(self, out: Path, watch: Callable[[], None] | None = None, **settings: str) -> dict[str, Any]:
         """Run the app to its end.
@@ -186,7 +182,7 @@ class Deployment:
                 socket.create_connection((LOOPBACK, self.port), timeout=1).close()
                 return
             time.sleep(0.05)
-        raise InputError(f"The SuperLink must answer at port {self.port} within a minute, but it does not.")
+        raise InputError(f"The SuperLink must answer at port {self.port} within five minutes, but it does not.")
 
     def _require_alive(self) -> None:
         if self.superlink is not None and self.superlink.poll() is not None:

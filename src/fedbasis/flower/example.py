@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pflbed
-from fedbasis.methods import METHODS
+from fedbasis.methods import find_method
 from pflbed.dataset import EMBEDDED, find
 from pflbed.errors import InputError
 from pflbed.folders import scan_client
@@ -72,8 +72,7 @@ def _require(there: int, wanted: int, where: str) -> None:
 
 def short_experiment(method: str, model: str, nodes: int) -> dict[str, Any]:
     """Return an experiment of a few rounds, with at most as many bases as nodes."""
-    if method not in METHODS:
-        raise InputError(f"There is no method '{method}'; the methods are {', '.join(METHODS)}.")
+    find_method(method)
     settings: dict[str, Any] = {"name": method}
     if method == "fedbasis":
         settings |= {"bases": min(4, nodes), "coefficient_epochs": 1}

@@ -16,7 +16,7 @@ from typing import Any
 from fedbasis.experiment.config import parse, read
 from fedbasis.experiment.toml import ConfigSection
 from fedbasis.flower import keys
-from fedbasis.flower.settings import EXPERIMENTS, FEDERATION, FederatedRun, Federation, read_plans
+from fedbasis.flower.settings import EXPERIMENTS, FEDERATION, FederatedRun, Federation, read_plans, require_modules
 from fedbasis.networks.weights import SHIPPED
 from pflbed.errors import InputError
 from pflbed.foreign import read_toml
@@ -145,8 +145,9 @@ def create(
         modules: Python files and packages of the user that Flower must carry to the nodes.
     """
     project = Project(folder)
-    Federation(clients=tuple(clients), classes=tuple(classes))
-    slug = parse(experiment).slug
+    federation, parsed = Federation(clients=tuple(clients), classes=tuple(classes)), parse(experiment)
+    require_modules(parsed)
+    FederatedRun(parsed.slug, parsed, federation).method().task.network.check()
     (project.app / EXPERIMENTS).mkdir(parents=True)
     project.keys.mkdir(mode=0o700)
     texts = {
@@ -156,7 +157,7 @@ def create(
         "app/fedbasis_app.py": APP,
         "app/LICENSE": LICENSE,
         f"app/{FEDERATION}": terms(list(clients), list(classes)),
-        f"app/{EXPERIMENTS}/{slug}.toml": toml(experiment),
+        f"app/{EXPERIMENTS}/{parsed.slug}.toml": toml(experiment),
         "nodes.toml": "# The nodes that 'up' starts on this host. A node's data are a folder <class>/<image>, or a\n"
         "# benchmark of 'pflbed build' that has a client of this name.\n",
     }
@@ -219,7 +220,7 @@ def own_modules(experiment: Mapping[str, Any], below: Path) -> list[Path]:
     found: list[Path] = []
     for section in ("model", "method"):
         module, colon, _ = str(experiment.get(section, {}).get("name", "")).partition(":")
-        spec = find_spec(module.partition(".")[0]) if colon else None
+        spec = find_spec(module.partition(".")[0]) if colon and module != "__main__" else None
         if spec is not None and spec.origin is not None:
             file = Path(spec.origin).resolve()
             place = file.parent if spec.submodule_search_locations else file

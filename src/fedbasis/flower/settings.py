@@ -103,6 +103,7 @@ def read_plans(app: Path) -> list[FederatedRun]:
         raise InputError(f"An app must have an experiment to train, but there is no toml file in {app / EXPERIMENTS}.")
     plans = [FederatedRun(path.stem, read(path), federation) for path in paths]
     for path, plan in zip(paths, plans, strict=True):
+        require_modules(plan.experiment)
         privacy = plan.experiment.privacy
         if privacy.noise_multiplier and privacy.noise_seed != "secret":
             raise InputError(
@@ -110,3 +111,13 @@ def read_plans(app: Path) -> list[FederatedRun]:
                 f"'{privacy.noise_seed}': every node has this file, and could subtract noise that a seed determines."
             )
     return plans
+
+
+def require_modules(experiment: Experiment) -> None:
+    """Refuse a network or a method of a running script, which no node can import."""
+    for what, name in (("network", experiment.model.name), ("method", experiment.method_name)):
+        if name.startswith("__main__:"):
+            raise InputError(
+                f"The {what} of a federation must be in a module that nodes can import, but it is '{name}'; name it by "
+                f"the script's file, such as 'my_script:{name.partition(':')[2]}'."
+            )

@@ -150,6 +150,10 @@ class About:
         keeps: What the client state holds.
         new_client: How a new client is personalized.
         charts: Groups of numbers in the log that the report draws, with the label of their axis.
+
+    Example:
+        >>> About(name="mine", title="My Own", paper="nobody").sends
+        '1 model'
     """
 
     name: str
@@ -163,7 +167,12 @@ class About:
 
 @dataclass(frozen=True, kw_only=True)
 class Ways:
-    """How a new client can be personalized after a method."""
+    """How a new client can be personalized after a method.
+
+    Example:
+        >>> Ways(own=("coefficients",), default=("none", "coefficients")).one_network
+        True
+    """
 
     own: tuple[str, ...] = ()
     """Names of the method's own ways, which ``adapt`` implements."""

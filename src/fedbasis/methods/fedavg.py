@@ -12,7 +12,15 @@ from fedbasis.tensors.params import State, Tensors
 
 
 class FedAvg(Method):
-    """The server's state is the global model; clients have no state."""
+    """The server's state is the global model; clients have no state.
+
+    Args:
+        network: A name, a factory or an ``nn.Module``.
+
+    Example:
+        >>> FedAvg(network="cnn-small").about.title
+        'FedAvg'
+    """
 
     about: ClassVar[About] = About(
         name="fedavg",

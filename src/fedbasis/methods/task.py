@@ -22,7 +22,14 @@ LARGEST_COUNT = 1_000_000
 
 
 class MethodConfig(BaseModel):
-    """The settings of a method: frozen, validated at construction; unknown keys are errors."""
+    """The settings of a method: frozen, validated at construction; unknown keys are errors.
+
+    Example:
+        >>> class MineConfig(MethodConfig):
+        ...     shrink: float = 0.99
+        >>> MineConfig(shrink=0.5).shrink
+        0.5
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 

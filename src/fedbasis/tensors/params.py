@@ -72,11 +72,6 @@ def nbytes(state: State) -> int:
     return sum(tensor.nbytes for tensors in state.values() for tensor in tensors.values())
 
 
-def clone(state: State) -> State:
-    """Return a deep copy of a state."""
-    return {group: {name: tensor.clone() for name, tensor in tensors.items()} for group, tensors in state.items()}
-
-
 def plus(one: Mapping[str, Tensor], other: Mapping[str, Tensor], factor: float = 1.0) -> Tensors:
     """Return ``one + factor * other``, tensor by tensor."""
     require_same(other, shapes(one), "What is added")

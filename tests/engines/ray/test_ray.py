@@ -10,15 +10,15 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from battery import VARIANTS, clients, make, same
-from fedbasis.engines.base import Result, WorkerContext, Workers, WorkFunction
+from fedbasis.engines.base import Result, WorkerContext, Workers
 from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.pool import WorkerError
 from fedbasis.engines.ray import Cluster, RayWorker, connection
@@ -38,43 +38,12 @@ from fedbasis.tensors.params import State
 from fedbasis.training.events import Event, RoundEnded
 from fedbasis.training.runs import Run, read_lines
 from helpers import MINUTES, gone, wait_until
+from helpers.other_method import ForMethod
 from pflbed import InputError
 
 RAY = importlib.util.find_spec("ray")  # importing it here would be too early for its settings
 if RAY is None or RAY.origin is None:  # this folder, too, is called ray
     pytest.skip("the extra 'ray' is not installed", allow_module_level=True)
-
-
-@dataclass(frozen=True)
-class MethodItem:
-    """An item of any method's task."""
-
-    method: Method
-    function: WorkFunction
-    item: Any
-
-
-def do_local_work(_: WorkerContext, shared: State, item: MethodItem) -> Result:
-    return item.function(WorkerContext(item.method), shared, item.item)
-
-
-class ForMethod:
-    """The workers of a cluster with another method than theirs."""
-
-    same_disk = False
-
-    def __init__(self, cluster: Cluster, method: Method) -> None:
-        self._cluster, self._method = cluster, method
-
-    def run(
-        self, function: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]
-    ) -> Iterator[Result]:
-        return self._cluster.run(
-            do_local_work, shared, [MethodItem(self._method, function, item) for item in items], names
-        )
-
-    def close(self) -> None:
-        self._cluster.close()
 
 
 def misbehave(worker: WorkerContext, shared: State, item: str) -> Result:
@@ -188,10 +157,8 @@ def experiment(dataset: Path, engine: str) -> Experiment:
 
 @pytest.fixture(scope="module")
 def serial(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Run]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDBASIS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        prepared = prepare(experiment(dataset, "serial"))
-        return prepared, execute(prepared, tmp_path_factory.mktemp("serial"))
+    prepared = prepare(experiment(dataset, "serial"))
+    return prepared, execute(prepared, tmp_path_factory.mktemp("serial"))
 
 
 def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
