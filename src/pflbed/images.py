@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from pflbed.errors import InputError
 from pflbed.safe_paths import inside
@@ -136,7 +136,10 @@ def reason(error: BaseException, root: Path) -> str:
     """The reason why an image was left out, without the path of the data folder."""
     if isinstance(error, Image.DecompressionBombWarning):
         return f"an image must have at most {MAX_PIXELS:,} pixels, and this one has more; scale it down"
-    text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, UnidentifiedImageError):
+        return f"it is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image"
+    ours = isinstance(error, InputError | OSError | Image.DecompressionBombError)
+    text = str(error) if ours else f"{type(error).__name__}: {error}"
     folders = {str(root.absolute()), str(root.resolve())} - {root.absolute().anchor}
     for folder in sorted(folders, key=len, reverse=True):  # not the relative path, which may be an ordinary word
         text = text.replace(folder + os.sep, "").replace(folder, "")

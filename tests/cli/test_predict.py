@@ -88,3 +88,25 @@ def test_images_that_cannot_be_predicted_are_refused(
     assert "'squares' of" in (sentence := refused("predict", personal, renamed, "--labelled"))
     assert "did you mean 'square'?" in sentence
     assert "no folder" in refused("predict", tmp_path / "nothing", mine)
+
+
+def test_csv_holds_no_control_sequences(
+    personal: Path, mine: Path, tmp_path: Path, fedbasis: Callable[..., Ended]
+) -> None:
+    shutil.copytree(personal, tmp_path / "m")
+    card = json.loads((tmp_path / "m/card.json").read_text(encoding="utf-8"))
+    card["classes"] = [f"\x1b[2J{name}" for name in card["classes"]]
+    (tmp_path / "m/card.json").write_text(json.dumps(card), encoding="utf-8")
+    ended = fedbasis("predict", tmp_path / "m", mine, "--csv")
+    assert ended.code == 0, ended.errors
+    assert "\x1b" not in ended.out
+    assert "\\x1b[2J" in ended.out
+    assert ended.out.splitlines()[0] == "image,class,probability"
+
+
+def test_what_is_no_image_is_said_in_words(personal: Path, tmp_path: Path, fedbasis: Callable[..., Ended]) -> None:
+    (tmp_path / "x.png").write_bytes(b"%!PS-Adobe-3.0")
+    ended = fedbasis("predict", personal, tmp_path / "x.png")
+    assert ended.code == 2
+    assert "it is no PNG, JPEG, WEBP, GIF, BMP, TIFF or PPM image" in ended.errors
+    assert "Error" not in ended.errors

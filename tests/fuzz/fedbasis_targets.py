@@ -29,6 +29,7 @@ from fedbasis.training.runs import Run, read_lines
 from fuzz.mutators import bytes_mutant, json_mutant, json_value_mutant
 from fuzz.runner import Attempt, target
 from helpers.report_runs import two_in
+from pflbed.files import sha256_of
 
 Prepared = Callable[[Random], Attempt]
 PIXELS = torch.zeros(2, 12, 12, 3, dtype=torch.uint8)
@@ -61,7 +62,7 @@ def tensors_mutant(data: bytes, rng: Random) -> bytes:
 
 
 def artifact_prepared(folder: Path, read: Callable[[], object]) -> Prepared:
-    """Change the card or the tensors of an artifact."""
+    """Change the card or the tensors of an artifact; often the card has the right digest, as an attacker's has."""
     tensors, card = folder / "tensors.safetensors", folder / "card.json"
     good, content = json.loads(card.read_text(encoding="utf-8")), tensors.read_bytes()
 
@@ -72,6 +73,8 @@ def artifact_prepared(folder: Path, read: Callable[[], object]) -> Prepared:
             card.write_bytes(json_mutant(good, rng))
         else:
             tensors.write_bytes(tensors_mutant(content, rng))
+            if rng.random() < 0.7:
+                card.write_text(json.dumps({**good, "sha256": sha256_of(tensors)}), encoding="utf-8")
         return read
 
     return prepare

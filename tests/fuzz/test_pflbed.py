@@ -1,5 +1,6 @@
 """Damaged files are read or refused with a sentence: a few hundred mutants of everything that pflbed reads."""
 
+import signal
 from pathlib import Path
 from random import Random
 
@@ -7,7 +8,7 @@ import pytest
 
 from fuzz import load_targets, run_target
 from fuzz.mutators import bytes_mutant, json_mutant
-from fuzz.runner import Target, target
+from fuzz.runner import HangError, Target, target, time_limit
 from pflbed import InputError
 
 EACH = {"pflbed folder": 30, "pflbed command line": 30}
@@ -46,3 +47,10 @@ def test_a_traceback_is_counted(tmp_path: Path) -> None:
     assert len(outcome.tracebacks) == 1
     assert "KeyError: 1" in outcome.tracebacks[0]
     assert callable(target("y"))
+
+
+def test_what_takes_too_long_is_a_hang() -> None:
+    with pytest.raises(HangError), time_limit(1):
+        signal.pause()
+    with time_limit(0):
+        pass

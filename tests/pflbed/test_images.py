@@ -139,7 +139,7 @@ def test_bad_images_are_listed_and_left_out(root: Path, monkeypatch: pytest.Monk
         decoded = decode(root, table, 4)
         names = [path for path, _ in decoded.bad]
         assert names == ["art/cat/cut.jpg", "art/dog/text.jpg", "photo/dog/bomb.png", "photo/dog/empty.png"]
-        reasons = ("truncated", "UnidentifiedImageError", "must have at most", "UnidentifiedImageError")
+        reasons = ("truncated", "it is no PNG", "must have at most", "it is no PNG")
         assert all(word in reason for word, (_, reason) in zip(reasons, decoded.bad, strict=True))
         assert len(decoded.table) == len(decoded.images) == 12
         assert decoded.table.digest != table.digest
@@ -373,7 +373,7 @@ def test_reasons_do_not_depend_on_where_the_data_lie(tmp_path: Path, monkeypatch
     (tmp_path / "link").symlink_to(tmp_path / "data")
     for root in (Path("data"), tmp_path / "data", tmp_path / "link"):
         error = OSError(f"broken data stream in '{root.resolve()}/a.jpg'")
-        assert reason(error, root) == "OSError: broken data stream in 'a.jpg'"
+        assert reason(error, root) == "broken data stream in 'a.jpg'"
 
 
 def test_a_cache_is_of_one_way_to_open_images(forty: Path) -> None:

@@ -96,7 +96,7 @@ def demo(
     console.print(results_table(rows, plans[0].data.sizes, title))
     say(LEGEND)
     _report(runs, report)
-    client = export_client(prepared.clients, out / "new-client")
+    client = export_client(prepared.clients, out / f"new-client-{runs[-1].folder.name.rpartition('-')[2]}")
     say("Next, with the images of a new client:")
     for command in next_commands(runs[-1].folder, client, out, report):
         say(f"  {command}")

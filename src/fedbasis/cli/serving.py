@@ -12,6 +12,7 @@ from rich.progress import Progress
 
 from fedbasis.cli.console import console, errors, say, shows_progress
 from pflbed.errors import InputError
+from pflbed.plain_text import printable
 from pflbed.terminal import say_json, writable
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def personalize(
     from fedbasis.cli.display import print_bad, value_table
     from fedbasis.methods.base import Adaptation
     from fedbasis.serving.new_client import ENOUGH, serve_folder, write_model
+    from fedbasis.serving.personalize import UNTRAINED
     from fedbasis.serving.tables import as_record
 
     if out.exists():
@@ -100,11 +102,12 @@ def personalize(
     )
     console.print(
         f"Accuracy on {judged}: {100 * served.before:.1f} % before, [bold]{100 * served.after:.1f} %[/bold] after "
-        f"{served.fitted.epoch} epochs of {served.way} on {served.images} images.",
+        f"{served.fitted.epoch} {'epoch' if served.fitted.epoch == 1 else 'epochs'} of {served.way} on {served.images} "
+        "images.",
         highlight=False,
         soft_wrap=True,
     )
-    if served.after <= served.before:
+    if served.after <= served.before and served.way not in UNTRAINED:
         console.print(
             "[yellow]Note:[/yellow] the personal model is not better on these images than the one it started from; try "
             "another --how, more images, or keep the model without personalization (--how none).",
@@ -151,7 +154,7 @@ def predict(
     paths = find_images(images, classes if labelled else None)
     bad: list[tuple[str, str]] = []
     true, guessed = list[int](), list[int]()
-    writer = csv.writer(sys.stdout)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
     if as_csv:
         writer.writerow(["image", "class", "probability", *(["true"] if labelled else [])])
     silent = not (shows_progress() and errors.is_terminal) or len(paths) <= batch
@@ -171,7 +174,8 @@ def predict(
                     line |= {"true": name} if labelled else {}
                     say_json({**line, "all": dict(zip(classes, row, strict=True))})
                 elif as_csv:
-                    writer.writerow([str(path), classes[index], f"{row[index]:.6g}", *([name] if labelled else [])])
+                    texts = (str(path), classes[index], f"{row[index]:.6g}", *([name] if labelled else []))
+                    writer.writerow([printable(text) for text in texts])
                 else:
                     say(f"{path}  {classes[index]}  {row[index]:.3f}")
             sys.stdout.flush()

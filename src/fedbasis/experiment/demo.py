@@ -1,7 +1,10 @@
 """The demonstration: FedAvg and FedBasis on the embedded Digits-4, with every new client personalized and scored."""
 
+import shlex
+import shutil
 import sys
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +50,18 @@ def export_client(clients: Mapping[str, Client], folder: Path) -> Path:
 
 def next_commands(run: Path, client: Path, out: Path, report: Path) -> list[str]:
     """Return commands to go on with, as they can be pasted."""
-    program = Path(sys.argv[0]) if Path(sys.argv[0]).name == "fedbasis" else Path("fedbasis")
+    called = Path(sys.argv[0])
+    on_path = called.name != "fedbasis" or shutil.which("fedbasis") == str(called.absolute())
+    program = "fedbasis" if on_path else called
     image = next(iter(sorted(client.rglob("*.png"))))
-    model = out / "my-model"
+    model = next(path for i in count(1) if not (path := out / (f"my-model-{i}" if i > 1 else "my-model")).exists())
+    browser = "open" if sys.platform == "darwin" else "xdg-open"
     return [
-        f"{program} personalize {run} --data {client} --out {model}",
-        f"{program} predict {model} {image}",
-        f"{program} inspect {model}",
-        f"open {report} in a browser",
+        shlex.join(map(str, words))
+        for words in (
+            (program, "personalize", run, "--data", client, "--out", model),
+            (program, "predict", model, image),
+            (program, "inspect", model),
+            (browser, report),
+        )
     ]

@@ -25,6 +25,8 @@ from pflbed.images import Resolution
 Augment = Literal["none", "shift", "flip+shift"]
 Adjust = Callable[[FlatModel], None]  # changes the gradients in place before a step: a penalty, a control variate
 Objective = Callable[[Tensor, Tensor, Tensor], Tensor]  # logits, labels, row numbers of the batch -> the loss
+MAX_PIXELS = 2**22
+"""Pixels that are predicted at once: 256 images of 128 x 128, 4 of 1024 x 1024."""
 
 
 @dataclass(frozen=True)
@@ -429,8 +431,9 @@ def proximal(model: FlatModel, strength: float, anchor: Sequence[Tensor] | None 
 
 @torch.no_grad()
 def forward(module: nn.Module, pixels: Tensor, preprocessing: Preprocessing, batch: int = 256) -> Tensor:
-    """Return the logits of images, with the module in evaluation mode."""
+    """Return the logits of images, with the module in evaluation mode; fewer at once if they are large."""
     module.eval()
+    batch = max(1, min(batch, MAX_PIXELS // max(1, pixels.shape[1] * pixels.shape[2])))
     device = next(module.parameters()).device
     return torch.cat([module(preprocessing(part.to(device))) for part in torch.split(pixels, batch)])
 

@@ -37,7 +37,7 @@ MAX_CARD = 16 * 2**20
 Text = Annotated[str, Field(max_length=1000)]
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 Shift = Annotated[float, Field(ge=-1e6, le=1e6)]
-_Side = Annotated[int, Field(gt=0, le=4096)]
+_Side = Annotated[int, Field(gt=0, le=1024)]  # as in a configuration
 Channels = Annotated[int, Field(gt=0, le=256)]
 
 

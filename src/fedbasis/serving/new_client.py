@@ -23,6 +23,7 @@ from fedbasis.networks.hold_out import hold_out
 from fedbasis.networks.models import NetworkSource
 from fedbasis.networks.train import Examples, Recipe, predict
 from fedbasis.serving import artifact
+from fedbasis.serving.memory import require_memory
 from fedbasis.serving.personalize import Fitted, personalize
 from fedbasis.serving.tables import as_record
 from fedbasis.tensors.flat import FlatModel
@@ -32,7 +33,7 @@ from pflbed import InputError, scan_client
 from pflbed.cache import read_images
 from pflbed.errors import InputListError, did_you_mean
 from pflbed.folders import SUFFIXES
-from pflbed.images import UNREADABLE, Resolution, read_image
+from pflbed.images import UNREADABLE, Resolution, read_image, reason
 
 ENOUGH = 20
 """Below this number of images none are held out."""
@@ -79,8 +80,17 @@ def method_of(card: artifact.Card, network: NetworkSource | None = None) -> Meth
     return kind.build(config, Task(artifact.network_of(card, network), Recipe(preprocessing=card.pixels), rounds))
 
 
-def read_folder(folder: Path, card: artifact.Card) -> tuple[Examples, list[tuple[str, str]]]:
-    """Read a client's ``<class>/<image>`` folder; its classes must be among those of the bases."""
+def read_folder(folder: Path, card: artifact.Card, batch: int = 1) -> tuple[Examples, list[tuple[str, str]]]:
+    """Read a client's ``<class>/<image>`` folder; its classes must be among those of the bases.
+
+    Args:
+        folder: The folder.
+        card: The card of the bases.
+        batch: Images of a training step, to know before how much memory it takes.
+
+    Returns:
+        The examples, and the images that cannot be read, with the reason.
+    """
     table = scan_client(folder)
     unknown = [name for name in table.class_names if name not in card.classes]
     if unknown:
@@ -88,6 +98,7 @@ def read_folder(folder: Path, card: artifact.Card) -> tuple[Examples, list[tuple
             f"Every class folder in {folder} must be a class of the bases, but '{unknown[0]}' is not"
             f"{did_you_mean(unknown[0], card.classes, cutoff=0.6)}; rename it."
         )
+    require_memory(card.network, len(table), batch)
     decoded = read_images(folder, table, card.pixels.resolution, card.architecture.channels)
     known = np.array([card.classes.index(name) for name in decoded.table.class_names])
     return Examples(torch.from_numpy(decoded.images), torch.from_numpy(known[decoded.table.labels])), decoded.bad
@@ -118,7 +129,7 @@ def serve_folder(
 ) -> Served:
     """Personalize a model for a client's folder."""
     card, server = artifact.load(bases_at(bases), "bases", trust, network)
-    data, bad = read_folder(folder, card)
+    data, bad = read_folder(folder, card, plan.batch)
     method = method_of(card, network)
     return serve(method, card, server, data, way, plan, seed, keep=keep, bad=bad, bases=str(bases), folder=str(folder))
 
@@ -294,7 +305,7 @@ def read_batches(card: artifact.Card, paths: Sequence[Path], batch: int) -> Iter
                 pixels.append(read_image(path, card.pixels.resolution, card.architecture.channels))
                 good.append(path)
             except (*UNREADABLE, InputError) as error:
-                bad.append((str(path), f"{type(error).__name__}: {error}"))
+                bad.append((str(path), reason(error, path.parent)))
         shape = (0, *_sides(card.pixels.resolution), card.architecture.channels)
         yield ImageBatch(good, np.stack(pixels) if pixels else np.empty(shape, dtype=np.uint8), bad)
 

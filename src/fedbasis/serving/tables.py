@@ -24,11 +24,11 @@ def from_record(record: Any, where: str) -> ValueTable:
         numbers = [value for _, row in rows for value in row]
         fits = all(len(row) == len(columns) for _, row in rows) and max(len(columns), len(rows)) <= MOST
         if not fits or not all(isinstance(text, str) and len(text) <= 200 for text in texts):
-            raise ValueError("its rows or names are not those of a table")
+            raise ValueError("no table")
         if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in numbers):
-            raise ValueError("it holds something else than finite numbers")
+            raise ValueError("no numbers")
         shares = bool(record.get("shares")) and all(0 <= value <= 1 for value in numbers)
         named = {name: [float(value) for value in row] for name, row in rows}
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise InputError(f"{where} must be a table of numbers, but it is not ({error}).") from error
+        raise InputError(f"{where} must be a table of numbers, but it is not.") from error
     return ValueTable(title=record["title"], columns=columns, rows=named, shares=shares)

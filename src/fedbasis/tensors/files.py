@@ -97,6 +97,8 @@ def read_header(path: Path) -> tuple[Header, dict[str, str]]:
         metadata = raw.pop("__metadata__", {})
         end = 0
         for key, about in sorted(raw.items(), key=lambda item: item[1]["data_offsets"]):
+            if about["dtype"] not in DTYPES:
+                raise ValueError(f"'{key}' has the type {about['dtype']!r:.40}, which is not supported")
             dtype, shape, (start, stop) = DTYPES[about["dtype"]], about["shape"], about["data_offsets"]
             if len(shape) > MAX_DIMENSIONS or not all(type(side) is int and side >= 0 for side in shape):
                 raise ValueError(f"'{key}' has the shape {shape}")
