@@ -8,7 +8,7 @@ Purity is the share of clients that belong to the commonest domain of their clus
 from collections import Counter
 
 import torch
-from fedbasis.methods.fedbasis.warm_start import cluster_directions
+from fedbasis.methods.shared.clustering import cluster_directions
 
 from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.simulation import Simulation

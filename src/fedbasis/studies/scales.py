@@ -164,7 +164,7 @@ def _cpu() -> Scale:
         {**PFLBED, "dataset": "pacs", "resolution": 32, "part": TABLES},
         {"name": "resnet10", "options": {"width": 16}},
         {**ROUNDS, "rounds": 20, "epochs": 2},
-        {**ADAPT, "batch": 16, "validate_every": 1},
+        {**ADAPT, "batch": 16, "statistics": ["frozen", "own", "shrunk"]},
         {"bases": 4},
         pretrained=True,
         printed="pacs",
