@@ -59,8 +59,8 @@ def reproduce(
 
     chosen, size = studies(names), SCALES[scale.value]
     setup = Setup(
-        size, places_of(data or [], cifar), weights, tuple(range(seeds or 1)), seeds is None, _methods(methods),
-        not dry_run,
+        size, places_of(data or [], cifar), weights, tuple(range(seeds or 1)), _methods(methods), not dry_run,
+        seeds_by_study=seeds is None,
     )  # fmt: skip
     items = plan(chosen, setup)
     if not dry_run:

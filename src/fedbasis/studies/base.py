@@ -56,14 +56,14 @@ class Setup:
     """The folders of datasets by name; the empty name is for all others."""
     weights: str | None = None
     seeds: tuple[int, ...] = (0,)
-    seeds_by_study: bool = False
-    """Whether every study has its own number of seeds instead."""
     methods: tuple[str, ...] | None = None
     """Only these, where a study compares methods."""
     strict: bool = True
     """Whether data and weights must be given; a dry run needs neither."""
     tuned: bool = True
     """Whether methods have the settings that tuning chose for them."""
+    seeds_by_study: bool = False
+    """Whether every study has its own number of seeds instead."""
 
     def of(self, study: "Study") -> "Setup":
         """Return the setup of one study: with its own number of seeds, from 0, unless that was given."""

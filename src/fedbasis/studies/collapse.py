@@ -44,10 +44,17 @@ ALGORITHM = (
 def random_request(
     setup: Setup, name: str, method: str, seed: int, settings: Mapping[str, Any], **more: Any
 ) -> RunRequest:
-    """Plan one of the runs on forty clients, from random weights; ``more`` as in ``Setup.request``."""
+    """Plan one of the runs on forty clients, from random weights; ``more`` as in ``Setup.request``.
+
+    Local training and the coefficients have the scale's own rate: what was tuned for other tables does not count here.
+    """
     data = {"new_clients": 0, "split": [80, 0, 5, 15]} | ({"clients": 10} if setup.scale.name != "smoke" else {})
     scale, serve = setup.scale, {"whom": "participating", **more.pop("personalize", {})}
-    train = {"rounds": scale.random_epochs // scale.random_round, "epochs": scale.random_round, **more.pop("train", {})}
+    local = scale.testbeds[scale.collapse].train
+    rounds = {"rounds": scale.random_epochs // scale.random_round, "epochs": scale.random_round}
+    train = {**{key: local[key] for key in ("rate", "decay") if key in local}, **rounds, **more.pop("train", {})}
+    if method == "fedbasis":
+        settings = {**settings, "coefficient_rate": local["rate"]}
     return setup.request(
         scale.collapse, method, seed, name, data=data, model=NO_WEIGHTS, train=train, personalize=serve,
         settings=settings, **more

@@ -119,7 +119,7 @@ class NewClients(Study):
     def notes(self, setup: Setup, testbed: str) -> list[str]:
         """Note how rows are chosen and compared, and how often clients are validated."""
         every = setup.testbed(testbed).personalize.get("validate_every", 1)
-        notes = [CHOSEN, pull(setup, testbed), PAIRS]
+        notes = [CHOSEN, pull(setup, testbed, "fedavg"), PAIRS]
         if validations(setup, testbed) == 1:
             return [*notes, "Only the last epoch is validated, so Best equals Last and |Δ| is no result."]
         return [*notes, *([f"Best and |Δ| are over every {every}th epoch only."] if every > 1 else [])]
@@ -248,10 +248,11 @@ def sizes(setup: Setup, testbed: str) -> list[str]:
     return list(setup.testbed(testbed).data.get("sizes", SIZES))
 
 
-def pull(setup: Setup, testbed: str) -> str:
-    """Note how strong the proximal term of ``ft-prox`` is."""
-    strength = setup.testbed(testbed).personalize.get("prox", PersonalizeConfig.model_fields["prox"].default)
-    return f"The proximal term of FT (prox) has the strength {strength:g}."
+def pull(setup: Setup, testbed: str, name: str) -> str:
+    """Note how strong the proximal term of ``ft-prox`` is after a method."""
+    default = PersonalizeConfig.model_fields["prox"].default
+    strength = setup.raw(testbed, name)["personalize"].get("prox", default)
+    return f"The proximal term of {row_title((name, 'ft-prox'))} has the strength {strength:g}."
 
 
 def validations(setup: Setup, testbed: str) -> int:

@@ -64,7 +64,7 @@ class Regularized(Study):
             rows[title_of_row] = cells
         columns = ["weight decay", PAPER, "equation 2", PAPER]
         grid = table(f"{title(setup, testbed)}, size {size}: Last, in %", columns, rows, marks)
-        text = [another_scale(setup, testbed, "office-home"), pull(setup, testbed), PAIRS]
+        text = [another_scale(setup, testbed, "office-home"), pull(setup, testbed, "per-fedavg-fo"), PAIRS]
         others = {row_title(key): mine for key, mine in scores.items() if key not in OWN}
         for key in OWN:
             name = row_title(key)
