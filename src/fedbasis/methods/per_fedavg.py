@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedbasis.methods.base import MODEL, About, Context, Method, MethodConfig, Sent, Update, Ways
-from fedbasis.networks.train import Examples, FlatSGD, MeanLoss, Recipe, augmented, batches
+from fedbasis.networks.train import Examples, FlatSGD, MeanLoss, Recipe, batches
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors
 
@@ -95,7 +95,7 @@ def batch_groups(
     parts += islice(cycle(epochs[-1]), -len(parts) % size)
     for start in range(0, len(parts), size):
         group = parts[start : start + size]
-        pixels = [augmented(data.pixels[rows], recipe.augment, generator).to(device) for rows in group]
+        pixels = [recipe.augmented(data.pixels[rows], generator).to(device) for rows in group]
         labels = [data.labels[rows].to(device) for rows in group]
         yield [(recipe.preprocessing(p, dtype), y) for p, y in zip(pixels, labels, strict=True)]
 
