@@ -8,13 +8,13 @@ Purity is the share of clients that belong to the commonest domain of their clus
 from collections import Counter
 
 import torch
-from fedbasis.methods.shared.clustering import cluster_directions
 
 from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.simulation import Simulation
 from fedbasis.experiment import prepare
 from fedbasis.experiment.demo import experiments
 from fedbasis.methods.fedbasis import FedBasis
+from fedbasis.methods.shared.clustering import cluster_directions
 
 
 def main() -> None:

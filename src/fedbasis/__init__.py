@@ -22,6 +22,7 @@ _HOME = {
     "Scores": "fedbasis.experiment.api",
     "Trained": "fedbasis.experiment.api",
     "Ways": "fedbasis.methods.base",
+    "bases_from": "fedbasis.experiment.post_processing",
     "evaluate": "fedbasis.experiment.api",
     "load": "fedbasis.experiment.api",
     "personalize": "fedbasis.experiment.api",
@@ -43,6 +44,7 @@ __all__ = [
     "Scores",
     "Trained",
     "Ways",
+    "bases_from",
     "evaluate",
     "load",
     "personalize",
@@ -53,6 +55,7 @@ __all__ = [
 if TYPE_CHECKING:
     from fedbasis.cli.display import show_progress
     from fedbasis.experiment.api import Personal, Scores, Trained, evaluate, load, personalize, train
+    from fedbasis.experiment.post_processing import bases_from
     from fedbasis.methods import METHODS
     from fedbasis.methods.base import About, Method, Ways
     from fedbasis.methods.fedavg import FedAvg

@@ -137,6 +137,7 @@ def test_problems_of_a_value_and_of_values_together_are_told_at_once() -> None:
 
 OTHER: dict[str, Any] = {  # values that cannot be guessed from the present one
     "data.source": "/elsewhere",
+    "data.crop": 16,
     "data.dataset": "pacs",
     "data.partition": "iid",
     "data.split": (50.0, 30.0, 5.0, 15.0),

@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch import nn
 
+from fedbasis.engines.in_process import InProcess
+from fedbasis.engines.simulation import Simulation
 from fedbasis.methods.base import Context, Task
 from fedbasis.methods.fedavg import FedAvg
 from fedbasis.networks.models import MODELS, Network, classifier_of
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.train import Examples, Preprocessing, Recipe
 from pflbed.errors import InputError
 from pflbed.images import Resolution
 from shapes import shapes_examples
@@ -41,6 +43,53 @@ def test_classifier_is_the_last_linear_layer() -> None:
     assert classifier_of(Network("cnn", 3, 12).build()) == "fc"
     with pytest.raises(InputError, match="no linear layer"):
         classifier_of(nn.Conv2d(3, 3, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "shapes"),
+    [
+        ("collins-cifar10", 10, [(64, 3, 5, 5), (64, 64, 5, 5), (120, 1600), (64, 120), (10, 64)]),
+        ("collins-cifar100", 100, [(64, 3, 5, 5), (128, 64, 5, 5), (256, 3200), (128, 256), (100, 128)]),
+    ],
+)
+def test_the_networks_of_collins_have_the_shapes_of_their_code(
+    name: str, classes: int, shapes: list[tuple[int, ...]]
+) -> None:
+    """Written down from models/Nets.py of lgcollins/FedRep."""
+    module = Network(name, classes, 32).build()
+    weights = [tuple(p.shape) for key, p in module.named_parameters() if key.endswith("weight")]
+    assert weights == shapes
+    assert classifier_of(module) == "fc3"
+    dropouts = [layer.p for layer in module.modules() if isinstance(layer, nn.Dropout)]
+    assert dropouts == [0.6 if classes == 100 else 0.0]
+    x, layers = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)), dict(module.named_parameters())
+    got, functional = module.eval()(x), nn.functional
+    for conv in ("conv1.0", "conv2.0"):
+        x = functional.max_pool2d(functional.conv2d(x, layers[f"{conv}.weight"], layers[f"{conv}.bias"]).relu(), 2)
+    x = x.flatten(1)
+    for linear in ("fc1.0", "fc2.0"):
+        x = functional.linear(x, layers[f"{linear}.weight"], layers[f"{linear}.bias"]).relu()
+    torch.testing.assert_close(got, functional.linear(x, layers["fc3.weight"], layers["fc3.bias"]))
+
+
+def test_dropout_is_drawn_from_the_run_s_seed() -> None:
+    """Twice the same update with another state of torch's global generator between them, which is not changed."""
+    network = Network("collins-cifar100", 3, 16, {"dropout": 0.5})
+    method = FedAvg.build(None, Task(network, Recipe(preprocessing=Preprocessing(16), epochs=1, batch=8), rounds=1))
+    data = shapes_examples(16)
+    data = Examples(nn.functional.pad(data.pixels, (0, 0, 2, 2, 2, 2)), data.labels)
+    engine = Simulation(InProcess(method), {"a": data}, seed=3)
+    server = method.init(3)
+    results = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        before = torch.random.get_rng_state()
+        (_, sent), *_ = engine.map(server, ["a"], 0)
+        assert torch.equal(before, torch.random.get_rng_state())
+        results.append(sent.tensors["model"])
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+    (_, other), *_ = engine.map(server, ["a"], 1)
+    assert any(not torch.equal(results[0][name], other.tensors["model"][name]) for name in results[0])
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet10", "cnn", "cnn-small"])

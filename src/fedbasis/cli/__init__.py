@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from fedbasis.cli.bases import bases
 from fedbasis.cli.console import console, say
 from fedbasis.cli.federation import federation
 from fedbasis.cli.reproduce import reproduce
@@ -201,6 +202,7 @@ def train(
 
 app.command()(init)
 app.command()(weights)
+app.command()(bases)
 app.command()(personalize)
 app.command()(predict)
 

@@ -36,7 +36,7 @@ def reproduce(
         ScaleName.smoke
     ),
     data: Places = None,
-    cifar: Annotated[str | None, typer.Option(help="The same as --data cifar10=FOLDER.")] = None,
+    cifar: Annotated[str | None, typer.Option(help="The folder of CIFAR-10 and CIFAR-100.")] = None,
     weights: Annotated[str | None, typer.Option(help="Pretrained weights (safetensors) of the network.")] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Number of seeds, from 0; unset: that of each result.")
@@ -113,7 +113,7 @@ def places_of(given: Sequence[str], cifar: str | None) -> dict[str, str]:
     from pflbed.sources import SOURCES
 
     places = {}
-    for text in (*given, *([f"cifar10={cifar}"] if cifar else [])):
+    for text in (*given, *([f"cifar10={cifar}", f"cifar100={cifar}"] if cifar else [])):
         name, equals, folder = text.partition("=")
         if equals and name not in SOURCES:
             raise InputError(f"--data DATASET=FOLDER must name one of {', '.join(SOURCES)}, but it names '{name}'.")

@@ -40,7 +40,8 @@ def update(worker: WorkerContext, server: State, item: ClientTask) -> Result:
     before = state_of(item.client, item.client_state, item.round)
     received = worker.method.broadcast(server, item.client)
     context = Context(item.seed, item.client, worker.model, item.round)
-    sent, after = worker.method.client_update(received, before, examples_of(item.data), context)
+    with context.random_layers():
+        sent, after = worker.method.client_update(received, before, examples_of(item.data), context)
     if isinstance(item.client_state, Path):
         ClientStates(item.client_state).write(item.client, item.round, after)
         return sent.tensors, (sent.numbers, [])

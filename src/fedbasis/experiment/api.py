@@ -23,7 +23,8 @@ from fedbasis.experiment import Prepared
 from fedbasis.experiment.config import parse
 from fedbasis.methods import name_of
 from fedbasis.methods.base import Adaptation, Method, ValueTable
-from fedbasis.networks.models import Network, NetworkSource
+from fedbasis.networks.augment import Augment
+from fedbasis.networks.models import Network, NetworkSource, sides
 from fedbasis.networks.statistics import Statistics
 from fedbasis.networks.train import Examples, predict
 from fedbasis.serving import artifact, new_client
@@ -189,7 +190,8 @@ def train(
     rate: float = 0.01,
     momentum: float = 0.9,
     decay: float = 1e-4,
-    augment: Literal["none", "shift", "flip+shift"] = "none",
+    augment: Augment = "none",
+    crop: int | tuple[int, int] | None = None,
     participation: float | int = 1.0,
     weighting: Literal["uniform", "examples"] = "uniform",
     weights: Folder | None = None,
@@ -215,7 +217,9 @@ def train(
         rate: The clients' learning rate.
         momentum: Momentum of the clients' SGD.
         decay: Weight decay of the clients' SGD.
-        augment: Shift images by up to two pixels, and mirror every second one.
+        augment: Random changes of training images: "shift" by up to two pixels, "flip+shift", "padded-crop+flip" (as
+            usual on CIFAR), or "resized-crop+flip" (as usual on ImageNet).
+        crop: The size of the network's inputs, the centres of the images; None: the whole images.
         participation: Clients a round, as a share (1.0) or a number (10).
         weighting: Whether clients count the same, or by their number of images.
         weights: A safetensors file of pretrained weights.
@@ -244,10 +248,12 @@ def train(
             f"{type(method).__name__}(network='resnet10')."
         )
     kind, classes = type(method), clients.benchmark.table.class_names
-    network = Network.of(method.network, len(classes), clients.image_shape, _plain(blocks), **dict(options or {}))
+    height, width, channels = clients.image_shape
+    inputs = (*((height, width) if crop is None else sides(crop)), channels)
+    network = Network.of(method.network, len(classes), inputs, _plain(blocks), **dict(options or {}))
     raw = {
         "seed": seed,
-        "data": {"source": "memory", "resolution": network.resolution},
+        "data": {"source": "memory", "resolution": height if height == width else (height, width), "crop": crop},
         "model": {
             "name": network.name, "options": dict(options or {}), "blocks": _plain(blocks),
             "weights": None if weights is None else str(weights),
@@ -513,14 +519,10 @@ def _examples(images: Any, labels: Any, card: artifact.Card) -> Examples:
         raise InputError(
             f"Labels must be names, or numbers from 0 to {len(card.classes) - 1}, but they are {found!r:.80}."
         )
-    shape = (*_sides(card.pixels.resolution), card.architecture.channels)
+    shape = (*sides(card.pixels.resolution), card.architecture.channels)
     if pixels.shape[1:] != shape:
         raise InputError(f"Images must have the shape {shape} of those in training, but they have {pixels.shape[1:]}.")
     return Examples(torch.from_numpy(pixels), torch.from_numpy(found.astype(np.int64)))
-
-
-def _sides(resolution: int | tuple[int, int]) -> tuple[int, int]:
-    return (resolution, resolution) if isinstance(resolution, int) else resolution
 
 
 def _plain(blocks: int | Mapping[str, Sequence[str]] | None) -> int | dict[str, list[str]] | None:

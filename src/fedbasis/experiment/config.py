@@ -18,7 +18,7 @@ from fedbasis.experiment.toml import ConfigSection
 from fedbasis.methods import METHODS, find_method
 from fedbasis.methods.base import Adaptation, Method, MethodConfig
 from fedbasis.methods.problems import problem_lines
-from fedbasis.networks.models import MODELS, NETWORKS
+from fedbasis.networks.models import MODELS, NETWORKS, sides
 from fedbasis.networks.resolve import all_names
 from fedbasis.networks.statistics import Statistics
 from fedbasis.networks.train import Augment, Preprocessing, Recipe
@@ -29,6 +29,7 @@ from pflbed.dataset import EMBEDDED
 from pflbed.errors import InputError, InputListError, did_you_mean
 from pflbed.files import sha256_of
 from pflbed.foreign import read_toml
+from pflbed.images import Resolution
 from pflbed.spec import PARTITIONS
 
 Side = Annotated[int, Field(ge=8, le=1024)]
@@ -50,6 +51,9 @@ class DataConfig(ConfigSection):
     )
     resolution: Side | Annotated[tuple[Side, Side], Strict(False)] = Field(
         default=28, description="images are scaled and cropped to this square, or to [height, width]"
+    )
+    crop: Side | Annotated[tuple[Side, Side], Strict(False)] | None = Field(
+        default=None, description="size of the network's inputs, the centres of the images; unset: the whole images"
     )
     channels: Literal[1, 3] = Field(default=3, description="3: colour, 1: gray")
     clients: int = Field(default=20, ge=1, le=1_000_000, description="participating clients per domain")
@@ -82,6 +86,23 @@ class DataConfig(ConfigSection):
         if split[2] <= 0:
             raise ValueError("the third share, validation, must be above 0: rates and epochs are chosen by it")
         return split
+
+    @model_validator(mode="after")
+    def _is_inside(self) -> Self:
+        if self.crop is not None and any(
+            part > whole for part, whole in zip(sides(self.crop), sides(self.resolution), strict=True)
+        ):
+            raise ValueError(f"crop must be at most the resolution, {self.resolution}, but it is {self.crop}")
+        return self
+
+    @property
+    def input_resolution(self) -> Resolution:
+        """The size of the network's inputs."""
+        return self.resolution if self.crop is None else self.crop
+
+    def preprocessing(self, channels: int) -> Preprocessing:
+        """Return how decoded images become inputs."""
+        return Preprocessing.of(self.resolution, channels, self.crop)
 
     def spec(self, seed: int) -> Spec:
         """Return PFLBed's specification of the benchmark."""
@@ -139,7 +160,11 @@ class TrainConfig(ConfigSection):
     rate: Rate = Field(default=0.01, description="learning rate")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="momentum of SGD")
     decay: float = Field(default=1e-4, ge=0, le=1000, description="weight decay")
-    augment: Augment = Field(default="none", description="random shifts, or shifts and mirroring, of training images")
+    augment: Augment = Field(
+        default="none",
+        description="random changes of training images: shift; or mirroring with shifts, with crops of the padded "
+        "image (as usual on CIFAR), or with crops that are scaled to the input's size (as usual on ImageNet)",
+    )
     serve_every: int = Field(
         default=0, ge=0, le=1_000_000, description="rounds between two personalizations of all clients; 0: never"
     )

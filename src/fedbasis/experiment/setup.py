@@ -9,7 +9,6 @@ from fedbasis.experiment.config import Experiment
 from fedbasis.methods import find_method, name_of
 from fedbasis.methods.base import Method, Task
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Preprocessing
 from fedbasis.networks.weights import weights_path
 from fedbasis.serving import artifact
 from fedbasis.serving.personalize import all_ways, label_of
@@ -36,11 +35,11 @@ def method_for(
     """
     if network is None:
         network = Network(
-            e.model.name, len(classes), e.data.resolution, e.model.options, e.model.blocks, e.data.channels
+            e.model.name, len(classes), e.data.input_resolution, e.model.options, e.model.blocks, e.data.channels
         )
     task = Task(
         network,
-        e.train.recipe(Preprocessing.of(network.resolution, network.channels)),
+        e.train.recipe(e.data.preprocessing(network.channels)),
         e.train.rounds,
         weighting=e.train.weighting,
         weights=network.given_weights(),

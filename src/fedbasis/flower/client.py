@@ -111,7 +111,8 @@ def update(node: Node, plan: FederatedRun, payload: Payload) -> Payload:
     states = node.states(payload.word("run"), version, checkpoint)
     images = _images(node, plan)
     context = Context(payload.number("seed"), node.name, method.task.network.workspace(), round)
-    sent, after = method.client_update(_received(payload), states.read(node.name, version), images, context)
+    with context.random_layers():
+        sent, after = method.client_update(_received(payload), states.read(node.name, version), images, context)
     states.write(node.name, round, after)
     return Payload({}, sent.numbers, pack_state(sent.tensors))
 

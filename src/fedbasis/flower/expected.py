@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedbasis.methods.base import Context, Method, Sent
+from fedbasis.networks.models import sides
 from fedbasis.networks.train import Examples
 from fedbasis.tensors import packed as pack
 from fedbasis.tensors.params import State, nbytes, require_finite
@@ -67,7 +68,7 @@ def rehearsed(method: Method, received: State, classes: int, round: int) -> Expe
         round: The number of the round.
     """
     brief = type(method).build(method.config, replace(method.task, recipe=replace(method.task.recipe, epochs=1)))
-    channels, height, width = method.task.network.input_shape
+    channels, (height, width) = method.task.network.channels, sides(method.task.recipe.preprocessing.resolution)
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (IMAGES, height, width, channels), generator=generator, dtype=torch.uint8)
     noise = Examples(pixels, torch.arange(IMAGES) % min(classes, CLASSES))

@@ -12,6 +12,7 @@ reports).
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -31,7 +32,7 @@ from fedbasis.tensors.averaging import Averaging
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.packed import on_disk
 from fedbasis.tensors.params import State, Tensors, require_same
-from fedbasis.tensors.seeding import torch_generator
+from fedbasis.tensors.seeding import seed_for, torch_generator
 from pflbed.errors import InputError, InputListError
 
 MODEL = "model"
@@ -61,6 +62,13 @@ class Context:
     def generator(self, *purpose: str | int) -> torch.Generator:
         """Return this client's random generator for a purpose in this round."""
         return torch_generator(self.seed, "client", self.client, self.round, *purpose)
+
+    @contextmanager
+    def random_layers(self) -> Iterator[None]:
+        """Seed the layers that draw from torch's global generator, such as dropout, and restore it afterwards."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_for(self.seed, "client", self.client, self.round, "random layers"))
+            yield
 
     def at(self, client: str, round: int = 0) -> "Context":
         """Return the same context for another client or round."""

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedbasis.methods.base import MODEL, About, Context, Method, MethodConfig, Sent, Update, Ways
-from fedbasis.networks.train import Examples, FlatSGD, MeanLoss, Recipe, augmented, batches
+from fedbasis.networks.train import Examples, FlatSGD, MeanLoss, Recipe, batches
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors
 
@@ -121,7 +121,7 @@ def single_batches(model: FlatModel, data: Examples, recipe: Recipe, generator: 
 
 def _batch(model: FlatModel, data: Examples, rows: Tensor, recipe: Recipe, generator: torch.Generator) -> Batch:
     like = model.weights[0]
-    pixels = augmented(data.pixels[rows], recipe.augment, generator).to(like.device)
+    pixels = recipe.augmented(data.pixels[rows], generator).to(like.device)
     return recipe.preprocessing(pixels, like.dtype), data.labels[rows].to(like.device)
 
 

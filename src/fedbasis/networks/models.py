@@ -162,6 +162,41 @@ class ConvNet(nn.Module):
         return x
 
 
+class CollinsNet(nn.Module):
+    """The CNN of Collins et al. 2021 on CIFAR: two unpadded 5x5 convolutions and three linear layers.
+
+    As in their public code (lgcollins/FedRep, models/Nets.py). Every convolution is followed by ReLU and pooling by
+    two; dropout is between the second linear layer and the classifier.
+
+    Args:
+        widths: Channels of the two convolutions.
+        hidden: Widths of the two hidden layers.
+        dropout: The share of the last hidden layer that is set to zero in training.
+        classes: The number of outputs.
+        resolution: Pixels of a square image, or (height, width).
+        channels: Channels of an image.
+    """
+
+    def __init__(
+        self, widths: tuple[int, int], hidden: tuple[int, int], dropout: float, classes: int, resolution: Resolution,
+        channels: int = 3,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.conv1 = nn.Sequential(nn.Conv2d(channels, widths[0], 5), nn.ReLU(inplace=True), nn.MaxPool2d(2))
+        self.conv2 = nn.Sequential(nn.Conv2d(widths[0], widths[1], 5), nn.ReLU(inplace=True), nn.MaxPool2d(2))
+        height, width = (((side - 4) // 2 - 4) // 2 for side in sides(resolution))
+        self.flatten = nn.Flatten()
+        self.fc1 = nn.Sequential(nn.Linear(widths[1] * height * width, hidden[0]), nn.ReLU(inplace=True))
+        self.fc2 = nn.Sequential(nn.Linear(*hidden), nn.ReLU(inplace=True), nn.Dropout(dropout))
+        self.fc3 = nn.Linear(hidden[1], classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        for stage in self.children():
+            x = stage(x)
+        return x
+
+
 def _resnet18(
     classes: int,
     resolution: Resolution,
@@ -189,11 +224,21 @@ def _cnn_small(
     return ConvNet((width, 2 * width, 4 * width), 3, 0, classes, resolution, norm, channels)
 
 
+def _collins_cifar10(classes: int, resolution: Resolution, dropout: float = 0.0, channels: int = 3) -> nn.Module:
+    return CollinsNet((64, 64), (120, 64), dropout, classes, resolution, channels)
+
+
+def _collins_cifar100(classes: int, resolution: Resolution, dropout: float = 0.6, channels: int = 3) -> nn.Module:
+    return CollinsNet((64, 128), (256, 128), dropout, classes, resolution, channels)
+
+
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": _resnet18,
     "resnet10": _resnet10,
     "cnn": _cnn,
     "cnn-small": _cnn_small,
+    "collins-cifar10": _collins_cifar10,
+    "collins-cifar100": _collins_cifar100,
 }
 
 

@@ -18,11 +18,12 @@ from torch.nn import functional as F  # noqa: N812
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
+from fedbasis.networks.augment import Augment as Augment  # noqa: PLC0414  (settings import it from here)
+from fedbasis.networks.augment import augmented as augmented  # noqa: PLC0414
 from fedbasis.tensors.flat import FlatModel
 from pflbed.errors import InputError
 from pflbed.images import Resolution
 
-Augment = Literal["none", "shift", "flip+shift"]
 Adjust = Callable[[FlatModel], None]  # changes the gradients in place before a step: a penalty, a control variate
 Objective = Callable[[Tensor, Tensor, Tensor], Tensor]  # logits, labels, row numbers of the batch -> the loss
 MAX_PIXELS = 2**22
@@ -31,26 +32,51 @@ MAX_PIXELS = 2**22
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How pixels become inputs: divided by 255, minus the mean, divided by the standard deviation, per channel."""
+    """How pixels become inputs: cropped, divided by 255, minus the mean, divided by the deviation, per channel.
+
+    Args:
+        resolution: The size to which images are decoded.
+        mean: The mean of every channel.
+        std: The standard deviation of every channel.
+        crop: The size of the inputs, which are the centres of the images; None: the whole images.
+    """
 
     resolution: Resolution
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    crop: Resolution | None = None
 
     @classmethod
-    def of(cls, resolution: Resolution, channels: int) -> "Preprocessing":
+    def of(cls, resolution: Resolution, channels: int, crop: Resolution | None = None) -> "Preprocessing":
         """Return the default: ImageNet's mean and deviation for RGB, their mean for gray, else 0.5 and 0.25."""
         if channels == 3:
-            return cls(resolution)
+            return cls(resolution, crop=crop)
         mean, std = (0.449, 0.226) if channels == 1 else (0.5, 0.25)
-        return cls(resolution, (mean,) * channels, (std,) * channels)
+        return cls(resolution, (mean,) * channels, (std,) * channels, crop)
 
     def __call__(self, pixels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Turn uint8 pixels [N, H, W, C] into a float batch [N, C, H, W] in the channels-last memory format."""
+        """Turn uint8 pixels [N, H, W, C] into a float batch [N, C, H, W] in the channels-last memory format.
+
+        Images that have the size of a crop already, as random crops have, are not cropped again.
+        """
+        pixels = pixels if self.crop is None else _centre(pixels, self.crop)
         n, height, width, channels = pixels.shape
         start, scale = _line(self, width, pixels.device, dtype)
         lines = pixels.reshape(n, height, channels * width).to(dtype, copy=True)
         return torch.addcmul(start, lines, scale, out=lines).view(n, height, width, channels).permute(0, 3, 1, 2)
+
+
+def _centre(pixels: Tensor, size: Resolution) -> Tensor:
+    """Cut the centre out of images [N, H, W, C]."""
+    height, width = (size, size) if isinstance(size, int) else size
+    above, left = pixels.shape[1] - height, pixels.shape[2] - width
+    if above < 0 or left < 0:
+        raise InputError(
+            f"Images must be at least as large as the crop, {height} x {width} pixels, but they are "
+            f"{pixels.shape[1]} x {pixels.shape[2]}."
+        )
+    above, left = above // 2, left // 2
+    return pixels[:, above : above + height, left : left + width]
 
 
 @lru_cache(maxsize=16)
@@ -120,6 +146,10 @@ class Recipe:
     decay: float = 1e-4
     augment: Augment = "none"
 
+    def augmented(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
+        """Change a batch of images at random; resized crops have the size of the inputs."""
+        return augmented(pixels, self.augment, generator, size=self.preprocessing.crop)
+
 
 def batches(count: int, batch: int, generator: torch.Generator) -> list[Tensor]:
     """Shuffle row numbers into batches; a last batch of one is merged into the one before it (BatchNorm needs two)."""
@@ -127,23 +157,6 @@ def batches(count: int, batch: int, generator: torch.Generator) -> list[Tensor]:
     if len(parts) > 1 and len(parts[-1]) == 1:
         parts[-2:] = [torch.cat(parts[-2:])]
     return parts
-
-
-def augmented(pixels: Tensor, how: Augment, generator: torch.Generator, reach: int = 2) -> Tensor:
-    """Shift images by up to ``reach`` pixels (edges repeated); with "flip+shift" also mirror each with chance 1/2."""
-    if how == "none":
-        return pixels
-    n, height, width, _ = pixels.shape
-    moves = torch.randint(-reach, reach + 1, (2, n, 1), generator=generator)
-    rows = (torch.arange(height) + moves[0]).clamp(0, height - 1)
-    columns = (torch.arange(width) + moves[1]).clamp(0, width - 1)
-    if how == "flip+shift":
-        mirrored = torch.rand(n, 1, generator=generator) < 0.5
-        columns = torch.where(mirrored, columns.flip(1), columns)
-    device = pixels.device
-    return pixels[
-        torch.arange(n, device=device)[:, None, None], rows.to(device)[:, :, None], columns.to(device)[:, None]
-    ]
 
 
 def backward_passes(
@@ -182,7 +195,7 @@ def backward_passes(
             by_batch = statistics == "batch" and not model.frozen_statistics and len(rows) > 1
             if model.module.training is not by_batch:  # setting the mode costs as much as a small layer
                 model.module.train(by_batch)
-            pixels = augmented(data.pixels.index_select(0, rows), recipe.augment, generator).to(device)
+            pixels = recipe.augmented(data.pixels.index_select(0, rows), generator).to(device)
             inputs = recipe.preprocessing(pixels, model.weights[0].dtype)
             model.zero_gradients()
             logits, labels = model.module(inputs), data.labels.index_select(0, rows).to(device)

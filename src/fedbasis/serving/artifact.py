@@ -19,7 +19,7 @@ from torch import nn
 from fedbasis import __version__
 from fedbasis.methods import METHODS
 from fedbasis.methods.problems import problem_lines
-from fedbasis.networks.models import MODELS, Network, NetworkSource
+from fedbasis.networks.models import MODELS, Network, NetworkSource, sides
 from fedbasis.networks.train import Preprocessing
 from fedbasis.tensors.files import Header, read_header, read_tensors, write_tensors
 from fedbasis.tensors.params import State, Tensors, require_finite, require_same, shapes
@@ -59,6 +59,7 @@ class Pixels(BaseModel):
     resolution: _Side | tuple[_Side, _Side]
     mean: tuple[Shift, ...] = Field(min_length=1, max_length=256)
     std: tuple[Positive, ...] = Field(min_length=1, max_length=256)
+    crop: _Side | tuple[_Side, _Side] | None = None
 
 
 class Card(BaseModel):
@@ -79,8 +80,14 @@ class Card(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.preprocessing.resolution != self.architecture.resolution:
+        pixels = self.preprocessing
+        if (pixels.resolution if pixels.crop is None else pixels.crop) != self.architecture.resolution:
             raise ValueError("the resolutions of architecture and preprocessing differ")
+        if any(
+            part > whole
+            for part, whole in zip(sides(self.architecture.resolution), sides(pixels.resolution), strict=True)
+        ):
+            raise ValueError("the crop of preprocessing is larger than its images")
         if not len(self.preprocessing.mean) == len(self.preprocessing.std) == self.architecture.channels:
             raise ValueError("preprocessing must have a mean and a deviation for every channel")
         rounds = self.provenance.get("rounds", 1)
@@ -99,7 +106,8 @@ class Card(BaseModel):
     @property
     def pixels(self) -> Preprocessing:
         """The preprocessing as a function."""
-        return Preprocessing(self.preprocessing.resolution, self.preprocessing.mean, self.preprocessing.std)
+        p = self.preprocessing
+        return Preprocessing(p.resolution, p.mean, p.std, p.crop)
 
 
 def describe(network: Network) -> Architecture:

@@ -150,7 +150,8 @@ def serve(worker: WorkerContext, server: State, item: ServeTask) -> Result:
         own = method.serving.participant(server, state_of(client.id, item.state))
         outcome = as_it_is(own, context, validate)
     else:
-        outcome = personalize(method, server, item.how, data, context, item.plan, validate)
+        with context.random_layers():
+            outcome = personalize(method, server, item.how, data, context, item.plan, validate)
     adapted = time.perf_counter() - started
 
     def guesses_of(fitted: Fitted) -> list[int]:

@@ -180,7 +180,8 @@ def serve(
     context.model.load(method.model(server))
     guesses = predict(context.model.module, test.pixels, card.pixels).argmax(1)
     before = float((guesses == test.labels).double().mean())
-    result = personalize(method, server, way, train, context, plan, accuracy)
+    with context.random_layers():
+        result = personalize(method, server, way, train, context, plan, accuracy)
     fitted = result.best if keep == "best" else result.last
     try:
         require_finite({"": fitted.tensors}, "The model")

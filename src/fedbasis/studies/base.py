@@ -89,7 +89,8 @@ class Setup:
         """
         base, chosen = self.testbed(testbed), variant(name)
         method, best = chosen.method, self.scale.tuned(testbed, name) if self.tuned else {}
-        sections = {"data": base.data, "model": base.model, "train": base.train, "personalize": base.personalize}
+        train = {**base.train, **base.train_by_method.get(method, {})}
+        sections = {"data": base.data, "model": base.model, "train": train, "personalize": base.personalize}
         raw: dict[str, Any] = {
             key: {**section, **best.get(key, {}), **changes.get(key, {})} for key, section in sections.items()
         }

@@ -46,7 +46,8 @@ class Datasets(_Untrained):
         for testbed in setup.scale.testbeds:
             benchmark = setup.prepared(testbed).benchmark
             images, classes = len(benchmark.table), len(benchmark.table.class_names)
-            pixels, domains = int(setup.testbed(testbed).data.get("resolution", 28)), len(benchmark.table.domain_names)
+            data, domains = setup.testbed(testbed).data, len(benchmark.table.domain_names)
+            pixels = int(data.get("crop", data.get("resolution", 28)))
             many = f"{len(benchmark.participating)} + {len(benchmark.new)}"
             here = [Cell(f"{value:,}", value) for value in (images, classes, pixels, domains)]
             rows[f"{title(setup, testbed)} ({testbed})"] = [*here, Cell(many)]

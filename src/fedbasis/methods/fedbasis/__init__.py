@@ -31,12 +31,14 @@ from fedbasis.methods.base import (
 from fedbasis.methods.fedavg import FedAvg
 from fedbasis.methods.fedbasis import coefficients
 from fedbasis.methods.fedbasis.bases import BasisSet
+from fedbasis.methods.fedbasis.collected import LocalModels, collected, without_collected
 from fedbasis.methods.fedbasis.config import FedBasisConfig
 from fedbasis.methods.fedbasis.learning import LocalWork, learn_coefficients
 from fedbasis.methods.fedbasis.local_round import train_locally
 from fedbasis.methods.fedbasis.robust import alone, basis_mean
 from fedbasis.methods.fedbasis.upload import COEFFICIENTS, reference
-from fedbasis.methods.shared.warm_start import cluster_updates, warm_rounds
+from fedbasis.methods.shared.clustering import cluster_models
+from fedbasis.methods.shared.warm_start import warm_rounds
 from fedbasis.networks.train import Examples, by_epoch
 from fedbasis.tensors.params import State, Tensors
 from fedbasis.tensors.seeding import seed_for
@@ -68,8 +70,8 @@ class FedBasisUpdates(Updates):
     method: "FedBasis"
 
     def require_clients(self, count: int) -> None:
-        """Raise an ``InputError`` if the last round of the warm start has fewer models than bases."""
-        self.method.config.require_clients(count)
+        """Raise an ``InputError`` if the last rounds of the warm start have fewer models than bases."""
+        self.method.config.require_clients(count * self.method.collecting)
 
     def reference(self, server: State, client: str, sent: State) -> State:
         """Return the combination that the client started from; during the warm start, what it received."""
@@ -171,6 +173,7 @@ class FedBasis(Method):
         config, task = self.config, self.task
         config.require(task.rounds, bool(task.weights), task.averaging.robust)
         self.warm_rounds = warm_rounds(config.warm_start, task.rounds)
+        self.collecting = min(config.cluster_rounds, max(1, self.warm_rounds))
         self._warm_start = FedAvg.build(None, task)
         self._only = (0, 1) if config.communicate_every == "step" else None
 
@@ -182,6 +185,10 @@ class FedBasis(Method):
         random = self.config.init == "random"
         models = [self.task.initial(seed_for(seed, "basis", i) if random else seed) for i in range(rows)]
         return BasisSet.from_models(self.task.layout, models, self.config.major).to_state()
+
+    def broadcast(self, server: State, client: str) -> State:
+        """Send all but the local models that the server collects for clustering."""
+        return without_collected(server)
 
     def client_update(
         self, received: State, state: State | None, data: Examples, context: Context
@@ -217,12 +224,29 @@ class FedBasis(Method):
 
     def _aggregate_warm_start(self, server: State, updates: Iterable[Update], seed: int) -> State:
         done = int(server[CLOCK]["round"]) + 1
+        clock: State = {CLOCK: {"round": torch.tensor(done)}}
+        if done <= self.warm_rounds - self.collecting:
+            return {**self._warm_start.aggregate(server, updates, seed), **clock}
+        received = spool_updates(updates)  # the only rounds in which all local models are needed at once
+        now = LocalModels.of(
+            server[MODEL], received, [self.task.weight(int(sent.numbers["examples"])) for _, sent in received]
+        )
         if done < self.warm_rounds:
-            return {**self._warm_start.aggregate(server, updates, seed), CLOCK: {"round": torch.tensor(done)}}
-        received = spool_updates(updates)  # the one round in which all local models are needed at once
+            before = {group: server[group] for group in server.keys() - without_collected(server).keys()}
+            return {**self._warm_start.aggregate(server, received, seed), **clock, **before, **now.to_state(done)}
         major = [self._warm_start.aggregate(server, received, seed)[MODEL]] if self.config.major else []
-        by_block = self.config.cluster == "block"
-        bases = cluster_updates(self.task, server[MODEL], received, self.config.bases, seed, by_block)
+        averaging = self.task.averaging
+        rounds = [*collected(server), now]
+        bases = cluster_models(
+            self.task.layout,
+            [local.start for local in rounds for _ in local.models],
+            [model for local in rounds for model in averaging.clamp_models(local.models)],
+            [weight for local in rounds for weight in local.weights],
+            clusters=self.config.bases,
+            seed=seed,
+            by_block=self.config.cluster == "block",
+            mean=averaging.mean,
+        )
         return BasisSet.from_models(self.task.layout, major + bases, self.config.major).to_state()
 
     def model(self, server: State) -> Tensors:

@@ -29,6 +29,9 @@ class FedBasisConfig(MethodConfig):
     coordinate_descent: bool = Field(True, description="coefficients first, then bases; false trains both at once")
     warm_start: float = Field(0.3, ge=0, lt=1, description="share of the rounds that train FedAvg before the bases")
     cluster: Literal["network", "block"] = Field("block", description="unit of clustering after the warm start")
+    cluster_rounds: int = Field(
+        1, ge=1, description="last rounds of the warm start whose local models are clustered, if few clients take part"
+    )
     init: Literal["pretrained", "random"] = Field("pretrained", description="initial bases: all equal, or independent")
     upload: Literal["factored", "full"] = Field("factored", description="one model and (a, alpha), or all K bases")
     aggregation: Literal["mean", "usage"] = Field("usage", description="divide by the clients, or by a basis' usage")
@@ -87,11 +90,11 @@ class FedBasisConfig(MethodConfig):
             )
 
     def require_clients(self, count: int) -> None:
-        """Raise an ``InputError`` if the last round of the warm start has fewer models than bases."""
+        """Raise an ``InputError`` if the warm start has fewer models to cluster, ``count``, than bases."""
         if self.warm_start > 0 and count < self.bases:
             raise InputError(
-                f"{self.bases} bases need at least as many clients a round, but there are {count}; lower 'bases' or "
-                "raise 'participation'."
+                f"{self.bases} bases need at least as many local models to cluster, but there are {count}; lower "
+                "'bases', or raise 'participation' or 'cluster_rounds'."
             )
 
     def require_average(self) -> None:

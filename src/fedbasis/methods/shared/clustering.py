@@ -42,7 +42,7 @@ def cluster_products(products: Tensor, clusters: int, seed: int, tries: int = 8)
 
 def cluster_models(
     layout: Layout,
-    start: Tensors,
+    starts: Sequence[Tensors],
     models: Sequence[Tensors],
     weights: Sequence[float],
     clusters: int,
@@ -50,11 +50,11 @@ def cluster_models(
     by_block: bool,
     mean: MakeMean = StreamingMean,
 ) -> list[Tensors]:
-    """Cluster models that all started from ``start``, and return the weighted mean model of every cluster.
+    """Cluster models by how they moved from their starts, and return the weighted mean model of every cluster.
 
     Args:
         layout: The network's layout by blocks.
-        start: The model that all clients received.
+        starts: The model that each client received; of one round, the same object for all.
         models: The clients' models.
         weights: Their weights.
         clusters: The number of clusters.
@@ -65,9 +65,12 @@ def cluster_models(
         mean: Makes the mean of a cluster.
     """
     products = []
+    distinct = {id(start): start for start in starts}
+    origin = [list(distinct).index(id(start)) for start in starts]
     for block in range(len(layout.blocks)):
         names = [entry.name for entry in layout.select(True) if entry.block == block]
-        moved = (rows[1:] - rows[0] for rows in columns([start, *models], names))
+        many = columns([*distinct.values(), *models], names)
+        moved = (rows[len(distinct) :] - rows[origin] for rows in many)
         products.append(inner_products(moved, len(models)))
     if by_block:
         labels = [cluster_products(product, clusters, seed) for product in products]

@@ -28,7 +28,7 @@ def cluster_updates(
     """Cluster the models of a round that all started from ``start``; return the mean model of every cluster."""
     return cluster_models(
         task.layout,
-        start,
+        [start] * len(received),
         task.averaging.clamp_models([sent.tensors[MODEL] for _, sent in received]),
         [task.weight(int(sent.numbers["examples"])) for _, sent in received],
         clusters=clusters,
