@@ -254,29 +254,28 @@ def test_what_an_installed_package_brings_on_gray_images_that_are_not_square(
 
 
 @pytest.mark.parametrize(
-    "shape", [(12, 12, 0), (12, 12, 1), (16, 12, 3), (12, 20, 1), (12, 12, 5)], ids=["gray", "one", "tall", "wide", "5"]
+    ("shape", "workers"),
+    [((12, 12, 0), 0), ((12, 12, 1), 0), ((16, 12, 3), 0), ((12, 20, 1), 2), ((12, 12, 5), 2)],
+    ids=["gray", "one", "tall", "wide", "5"],
 )
-def test_images_of_any_shape(shape: tuple[int, int, int], tmp_path: Path) -> None:
+def test_images_of_any_shape(shape: tuple[int, int, int], workers: int, tmp_path: Path) -> None:
+    """The two strangest go through a pool, and into a report."""
     clients = own_clients(*shape)
     height, width, channels = shape[0], shape[1], shape[2] or 1
     assert clients.image_shape == (height, width, channels)
-    for network in ("cnn-small", small(channels)):
-        method = fb.FedBasis(network=network, bases=2, warm_start=0.5)
-        folder = tmp_path / type(network).__name__
-        if isinstance(network, str):
-            trained = fb.train(method, clients, out=folder, **TRAIN, engine="pool", workers=2)
-            mine = fb.personalize(trained, clients["paint/n00"].train, epochs=1)
-            mine.save(folder / "model")
-            again = fb.load(folder / "model")
-            assert isinstance(again, fb.Personal)
-            images = clients["paint/n00"].test
-            assert torch.equal(again.predict(images), mine.predict(images))
-            assert mine.module(torch.zeros(2, channels, height, width)).shape == (2, 3)
-            assert trained.run is not None
-            assert "for 3 classes at" in "\n".join(map(str, describe_folder(trained.run.folder)))
-            write_report([trained.run], folder / "page.html")
-            config = json.loads(trained.run.config.read_text())["data"]
-            assert config["resolution"] == (height if height == width else [height, width])
-        else:
-            trained = fb.train(method, clients, **TRAIN, engine="serial")
-            assert trained.module(torch.zeros(1, channels, height, width)).shape == (1, 3)
+    method = fb.FedBasis(network="cnn-small", bases=2, warm_start=0.5)
+    place: Any = {"engine": "pool", "workers": workers} if workers else {"engine": "serial"}
+    trained = fb.train(method, clients, out=tmp_path, **TRAIN, **place)
+    mine = fb.personalize(trained, clients["paint/n00"].train, epochs=1)
+    mine.save(tmp_path / "model")
+    again = fb.load(tmp_path / "model")
+    assert isinstance(again, fb.Personal)
+    images = clients["paint/n00"].test
+    assert torch.equal(again.predict(images), mine.predict(images))
+    assert mine.module(torch.zeros(2, channels, height, width)).shape == (2, 3)
+    assert trained.run is not None
+    assert "for 3 classes at" in "\n".join(map(str, describe_folder(trained.run.folder)))
+    config = json.loads(trained.run.config.read_text())["data"]
+    assert config["resolution"] == (height if height == width else [height, width])
+    if workers:
+        write_report([trained.run], tmp_path / "page.html")

@@ -59,7 +59,7 @@ METHODS = {
 
 CONFIG = """
 seed = 3
-data = {{ source = "{data}", resolution = 12, clients = 3, new_clients = 1, sizes = {{ S = 0.5, M = 1.0 }} }}
+data = {{ source = "{data}", resolution = 12, clients = 3, new_clients = 1, sizes = {{ M = 1.0 }} }}
 model = {{ options = {{ norm = "batch" }} }}
 train = {{ rounds = {rounds}, epochs = 1, rate = 0.05, participation = 5 }}
 personalize = {{ epochs = 2, rates = [0.01, 0.05] }}
@@ -235,7 +235,7 @@ MOMENTS: dict[str, Callable[[str], None]] = {
     "half the bases": functools.partial(kill_in_tensors, 5),
     "the bases are renamed": functools.partial(kill_at, "os.rename", ".bases", 3),
     "evaluation begins": functools.partial(kill_at, "open", "evaluation.jsonl", 4),
-    "half a line of evaluation": functools.partial(kill_in_line, "experiment", 5),
+    "half a line of evaluation": functools.partial(kill_in_line, "experiment", 3),
     "the results are renamed": functools.partial(kill_at, "os.rename", "results", 1),
     "the benchmark is written": functools.partial(kill_at, "os.rename", "manifest", 1),
     "before it is marked as done": functools.partial(kill_at, "os.rename", ".done", 1),

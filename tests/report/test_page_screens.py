@@ -1,20 +1,14 @@
 """The page in a browser at two sizes: the answer above the fold, tables that show that they scroll, legible figures."""
 
-import importlib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedbasis.report import write_report
+from helpers.browser import Tab, browser
 from helpers.report_page import write_run
-
-try:  # the driver of the browser is moving into helpers
-    driver: Any = importlib.import_module("helpers.browser")
-except ImportError:
-    driver = importlib.import_module("chromium")
 
 DESKTOP, PHONE = (1280, 900), (390, 844)
 HINTS = "[...document.querySelectorAll('.scroller')].map((one) => one.classList.contains('more'))"
@@ -22,7 +16,7 @@ HINTS = "[...document.querySelectorAll('.scroller')].map((one) => one.classList.
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    driver.browser()
+    browser()
     folder = tmp_path_factory.mktemp("screens")
     scores = {"none": [0.6, 0.72, 0.63, 0.75], "lp": [0.7, 0.8, 0.73, 0.85], "ft": [0.81, 0.87, 0.86, 0.92]}
     runs = [
@@ -34,13 +28,13 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tab(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with driver.Tab(tmp_path_factory.mktemp("profile")) as tab:
+def tab(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with Tab(tmp_path_factory.mktemp("profile")) as tab:
         yield tab
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_the_answer_is_above_the_fold(tab: Any, page: Path, dark: bool) -> None:
+def test_the_answer_is_above_the_fold(tab: Tab, page: Path, dark: bool) -> None:
     tab.open(page, *DESKTOP, dark=dark)
     box = tab.run("(({top, bottom}) => [top, bottom])(document.querySelector('.answer').getBoundingClientRect())")
     assert 0 < box[0] < box[1] < DESKTOP[1]
@@ -50,7 +44,7 @@ def test_the_answer_is_above_the_fold(tab: Any, page: Path, dark: bool) -> None:
     assert tab.run("getComputedStyle(document.querySelector('.own .track')).color") == "rgb(213, 94, 0)"
 
 
-def test_a_wide_table_shows_that_it_scrolls_until_its_end(tab: Any, page: Path) -> None:
+def test_a_wide_table_shows_that_it_scrolls_until_its_end(tab: Tab, page: Path) -> None:
     tab.open(page, *PHONE)
     assert any(tab.run(HINTS))
     number = tab.run(HINTS).index(True)
@@ -62,7 +56,7 @@ def test_a_wide_table_shows_that_it_scrolls_until_its_end(tab: Any, page: Path) 
     assert tab.run("document.documentElement.scrollWidth") == PHONE[0]
 
 
-def test_text_in_figures_is_legible_on_a_phone(tab: Any, page: Path) -> None:
+def test_text_in_figures_is_legible_on_a_phone(tab: Tab, page: Path) -> None:
     tab.open(page, *PHONE)
     scale = "Math.hypot(text.getScreenCTM().a, text.getScreenCTM().b)"
     size = f"(text) => parseFloat(getComputedStyle(text).fontSize) * {scale}"
@@ -71,7 +65,7 @@ def test_text_in_figures_is_legible_on_a_phone(tab: Any, page: Path) -> None:
     assert tab.run("Math.min(...[...document.querySelectorAll('.dots li')].map((row) => row.offsetHeight))") >= 24
 
 
-def test_headings_come_in_order_and_figures_say_what_they_are(tab: Any, page: Path) -> None:
+def test_headings_come_in_order_and_figures_say_what_they_are(tab: Tab, page: Path) -> None:
     tab.open(page, *DESKTOP)
     levels = tab.run("[...document.querySelectorAll('h1, h2, h3, h4')].map((one) => Number(one.tagName[1]))")
     assert levels[0] == 1
@@ -84,7 +78,7 @@ def test_headings_come_in_order_and_figures_say_what_they_are(tab: Any, page: Pa
     assert tab.run("[...document.querySelectorAll('thead tr:last-child th')].every((one) => one.textContent)") is True
 
 
-def test_it_prints_without_buttons_and_whole(tab: Any, page: Path) -> None:
+def test_it_prints_without_buttons_and_whole(tab: Tab, page: Path) -> None:
     tab.open(page, *DESKTOP)
     tab.call("Emulation.setEmulatedMedia", media="print")
     assert tab.run("getComputedStyle(document.querySelector('button.save')).display") == "none"
