@@ -1,5 +1,6 @@
 """All tables and figures at the smallest scale: runs shared, killed and taken up again."""
 
+import functools
 import json
 import math
 import os
@@ -7,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +23,16 @@ from fedbasis.training.events import ignore
 from fedbasis.training.runs import Run, read_lines
 from helpers.cli_reproduce import reproduce
 from helpers.cli_trials import wait_until
+from pflbed.sources import digits4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _read_once() -> Iterator[None]:
+    """Forty runs read the same embedded data, and check its digest every time; here once is enough."""
+    digits4.make()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digits4, "read_cached", functools.cache(digits4.read_cached))
+        yield
 
 
 @pytest.fixture(scope="module")
