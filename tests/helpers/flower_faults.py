@@ -118,7 +118,7 @@ def reply(batch: batching.RequestBatcher, identity: str, largest: int) -> Any:
 
 clock, received = Clock(), batching.RequestBatcher._reply
 vars(batching).update(time=clock, to_record=to_node)
-batching.RequestBatcher._reply = reply  # type: ignore[method-assign, assignment]
+setattr(batching.RequestBatcher, "_reply", reply)  # noqa: B010
 ours.update = update
 vars(ours)["to_record"] = to_record
 client = ours.client_app(HERE)
