@@ -187,7 +187,7 @@ def test_the_command_tries_scores_resumes_and_shows(tmp_path: Path, monkeypatch:
     assert method.command == "fedbasis tune fedbasis --scale smoke --testbed digits4 --seeds 1"
     for one in method.tries:  # an independent reading of the run folders
         rows = json.loads((out / "runs" / one.runs[0] / "results.json").read_text())
-        lasts = [row["last"] for row in rows if row["way"] == "coefficients"]
+        lasts = [row["last"] for row in rows if row["how"] == "coefficients"]
         assert len(lasts) == 2
         assert one.score == pytest.approx(fmean(lasts))
         config = json.loads((out / "runs" / one.runs[0] / "config.json").read_text())
