@@ -239,3 +239,13 @@ def test_the_protocol_lists_every_try() -> None:
         assert all(str(value) in row for one in tunable.own for value in one.values())
     for path in tuned.HERE.glob("*.json"):
         assert f"### {read_tuned(path).testbed}, scale `{read_tuned(path).scale}`" in text
+
+
+def test_the_main_table_is_as_the_protocol_says() -> None:
+    """What docs/protocol.md states about every row of the main table at the scale cpu."""
+    for request in STUDIES["new-clients"].requests(Setup(SCALES["cpu"], strict=False, tuned=False)):
+        p, t = request.experiment.personalize, request.experiment.train
+        assert (p.epochs, p.momentum, p.decay, p.rates) == (20, 0.9, 1e-4, (0.005, 0.01, 0.05))
+        assert p.statistics == ("frozen", "own", "shrunk")
+        assert p.validate_every == 1
+        assert (t.rate, t.augment) == (0.01, "flip+shift")
