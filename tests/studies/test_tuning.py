@@ -187,7 +187,7 @@ def test_the_command_tries_scores_resumes_and_shows(tmp_path: Path, monkeypatch:
     assert method.command == "fedbasis tune fedbasis --scale smoke --testbed digits4 --seeds 1"
     for one in method.tries:  # an independent reading of the run folders
         rows = json.loads((out / "runs" / one.runs[0] / "results.json").read_text())
-        lasts = [row["last"] for row in rows if row["way"] == "coefficients"]
+        lasts = [row["last"] for row in rows if row["how"] == "coefficients"]
         assert len(lasts) == 2
         assert one.score == pytest.approx(fmean(lasts))
         config = json.loads((out / "runs" / one.runs[0] / "config.json").read_text())
@@ -239,3 +239,13 @@ def test_the_protocol_lists_every_try() -> None:
         assert all(str(value) in row for one in tunable.own for value in one.values())
     for path in tuned.HERE.glob("*.json"):
         assert f"### {read_tuned(path).testbed}, scale `{read_tuned(path).scale}`" in text
+
+
+def test_the_main_table_is_as_the_protocol_says() -> None:
+    """What docs/protocol.md states about every row of the main table at the scale cpu."""
+    for request in STUDIES["new-clients"].requests(Setup(SCALES["cpu"], strict=False, tuned=False)):
+        p, t = request.experiment.personalize, request.experiment.train
+        assert (p.epochs, p.momentum, p.decay, p.rates) == (20, 0.9, 1e-4, (0.005, 0.01, 0.05))
+        assert p.statistics == ("frozen", "own", "shrunk")
+        assert p.validate_every == 1
+        assert (t.rate, t.augment) == (0.01, "flip+shift")
