@@ -10,7 +10,7 @@ from rich.text import Text
 from pflbed import cache_command
 from pflbed.display import client_grid, client_row, count_grid, counts_of, score_grid, summary
 from pflbed.errors import InputError
-from pflbed.plain_text import one_line
+from pflbed.plain_text import counted, one_line
 from pflbed.spec import PARTITIONS
 from pflbed.terminal import (
     QuietOption,
@@ -137,8 +137,8 @@ def scan(
             if table.official_test is not None
             else ""
         )
-        shown = f"{len(table.domain_names):,} domains, {len(table.class_names):,} classes"
-        say(f"{len(table):,} images{tests}, {shown}{users}.")
+        shown = f"{counted(len(table.domain_names), 'domain')}, {counted(len(table.class_names), 'class', 'classes')}"
+        say(f"{counted(len(table), 'image')}{tests}, {shown}{users}.")
         say(f"Digest: {table.digest}")
         _problems(sentences(problems), "No problems found." if not names_only else "No image was opened.")
     if problems:

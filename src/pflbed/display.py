@@ -10,7 +10,7 @@ from rich.table import Table as Grid
 
 from pflbed.benchmark import UNUSED, Benchmark
 from pflbed.mismatch import mismatch
-from pflbed.plain_text import one_line
+from pflbed.plain_text import counted, one_line
 from pflbed.predictions import ROLES, Scores
 from pflbed.spec import ALL, PARTS
 from pflbed.table import Table
@@ -103,9 +103,9 @@ def summary(benchmark: Benchmark) -> Iterator[str]:
     """A summary of a benchmark in a few lines."""
     sizes = sorted((len(benchmark.rows(name)), name) for name in benchmark.client_ids)
     yield (
-        f"{len(benchmark.participating):,} participating and {len(benchmark.new):,} new clients of "
-        f"{len(benchmark.table):,} images ({benchmark.spec.partition}, seed {benchmark.spec.seed}); the smallest, "
-        f"{sizes[0][1]}, trains on {sizes[0][0]}, the largest, {sizes[-1][1]}, on {sizes[-1][0]}."
+        f"{len(benchmark.participating):,} participating and {counted(len(benchmark.new), 'new client')} of "
+        f"{counted(len(benchmark.table), 'image')} ({benchmark.spec.partition}, seed {benchmark.spec.seed}); "
+        f"the smallest, {sizes[0][1]}, trains on {sizes[0][0]}, the largest, {sizes[-1][1]}, on {sizes[-1][0]}."
     )
     if benchmark.spec.part != ALL:
         yield f"These are the images of the part '{benchmark.spec.part}': {PARTS[benchmark.spec.part]}."

@@ -33,6 +33,16 @@ def one_line(text: str) -> str:
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number and what it counts.
+
+    Example:
+        >>> counted(1, "class", "classes"), counted(2000, "image")
+        ('1 class', '2,000 images')
+    """
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def _written_out(match: re.Match[str]) -> str:
     code = ord(match.group())
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"

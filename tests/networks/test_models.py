@@ -203,3 +203,17 @@ class TestModule:
         assert all(torch.equal(t, before[name]) for name, t in module.state_dict().items())
         assert module.training
         assert all(p.grad is None for p in module.parameters())
+
+
+@pytest.mark.parametrize("name", ["resnet10", "resnet18", "cnn-small"])
+@pytest.mark.parametrize("width", [0, -1, 2**63 - 1, 1.5, "x", True, [1]])
+def test_a_width_that_is_none_is_refused_in_our_words(name: str, width: object) -> None:
+    with pytest.raises(InputError, match="'width' must be a whole number from 1 to 4096, but it is"):
+        Network(name, 3, 12, {"width": width}).skeleton()
+
+
+def test_unknown_options_are_named_with_those_that_there_are() -> None:
+    with pytest.raises(InputError, match="does not take these options: depth; it takes norm, width"):
+        Network("cnn-small", 3, 12, {"depth": 3}).build()
+    with pytest.raises(InputError, match="'norm' must be one of batch, group, none"):
+        Network("cnn-small", 3, 12, {"norm": ["batch"]}).build()

@@ -1,10 +1,14 @@
-"""What is not a run is refused in one sentence."""
+"""What is not a run is refused in one sentence; what clients learned has a scale of colours."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedbasis.report import write_report
+from fedbasis.report.figures import heat
+from fedbasis.report.headline import _and
+from fedbasis.report.runs import LearnedTable
 from fedbasis.training.runs import Run
 from helpers.report_runs import two_in
 from pflbed import InputError
@@ -31,3 +35,16 @@ def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must have a valid 'method'"):
         write_report(two, path)
     assert not path.exists()
+
+
+def test_colours_span_all_numbers_of_a_table_that_holds_no_shares() -> None:
+    rows = {"one": {"a": [0.0, 4.0], "b": [-2.0, 1.0]}, "two": {"a": [0.5, 0.5]}}
+    assert LearnedTable("Gains", ["x", "y"], rows).span == (0.0, 1.0)
+    assert LearnedTable("Gains", ["x", "y"], rows, shares=False).span == (-2.0, 4.0)
+    assert LearnedTable("Gains", ["x"], {"one": {"a": [3.0]}}, shares=False).span == (3.0, 4.0)
+    drawn = heat(rows["one"], "one", ["x", "y"], span=(-2.0, 4.0)).axes[0].collections[0].get_array()
+    assert np.asarray(drawn)[..., 3].ravel() == pytest.approx([1 / 3, 1.0, 0.0, 0.5])  # not cut off at 0 and 1
+
+
+def test_a_list_ends_with_and() -> None:
+    assert [_and([]), _and(["a"]), _and(["a", "b"]), _and(["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]

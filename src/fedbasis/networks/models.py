@@ -30,6 +30,10 @@ NetworkSource = str | Callable[..., nn.Module] | nn.Module
 """A network as users give it: its name, a factory, or an ``nn.Module``."""
 
 
+MAX_WIDTH = 4096
+"""Channels of the first stage of a built-in network."""
+
+
 def sides(resolution: Resolution) -> tuple[int, int]:
     """Return height and width."""
     return (resolution, resolution) if isinstance(resolution, int) else (resolution[0], resolution[1])
@@ -41,9 +45,15 @@ def _norm(kind: str, width: int) -> nn.Module:
         "group": lambda: nn.GroupNorm(math.gcd(8, width), width),
         "none": nn.Identity,
     }
-    if kind not in makers:
+    if not isinstance(kind, str) or kind not in makers:
         raise InputError(f"'norm' must be one of {', '.join(makers)}, but it is '{kind}'.")
     return makers[kind]()
+
+
+def _require_width(width: int) -> int:
+    if type(width) is not int or not 1 <= width <= MAX_WIDTH:
+        raise InputError(f"'width' must be a whole number from 1 to {MAX_WIDTH}, but it is {width!r}.")
+    return width
 
 
 class BasicBlock(nn.Module):
@@ -94,6 +104,7 @@ class ResNet(nn.Module):
         super().__init__()
         if stem not in ("imagenet", "small"):
             raise InputError(f"'stem' must be imagenet or small, but it is '{stem}'.")
+        _require_width(width)
         large = stem == "imagenet"
         self.conv1 = nn.Conv2d(channels, width, 7 if large else 3, 2 if large else 1, 3 if large else 1, bias=False)
         self.bn1 = _norm(norm, width)
@@ -221,6 +232,7 @@ def _cnn(classes: int, resolution: Resolution, norm: str = "none", channels: int
 def _cnn_small(
     classes: int, resolution: Resolution, width: int = 16, norm: str = "batch", channels: int = 3
 ) -> nn.Module:
+    _require_width(width)
     return ConvNet((width, 2 * width, 4 * width), 3, 0, classes, resolution, norm, channels)
 
 
@@ -356,6 +368,11 @@ class Network:
             parameters = set(inspect.signature(factory).parameters)
         except (TypeError, ValueError):  # a built-in callable
             parameters = set()
+        if self.source is None and self.name in MODELS and (unknown := self.options.keys() - parameters):
+            known = ", ".join(sorted(parameters - {"classes", *shapes}))
+            raise InputError(
+                f"The network '{self.name}' does not take these options: {', '.join(sorted(unknown))}; it takes {known}."
+            )
         return {"classes": self.classes, **{key: shapes[key] for key in shapes if key in parameters}, **self.options}
 
     def _factory(self) -> Callable[..., nn.Module] | nn.Module:

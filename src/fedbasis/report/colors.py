@@ -43,7 +43,9 @@ class LegendEntry:
     width: float = 2.0
     opacity: float = 1.0
     kind: str = "line"
-    """``line``, ``dot`` or ``upright``."""
+    """``line``, ``dot``, ``upright`` or ``shades``."""
+    ends: tuple[str, str] = ("0", "1")
+    """What no colour and full colour mean, for ``shades``."""
 
 
 def method_styles(groups: Sequence[Group]) -> dict[str, MethodStyle]:

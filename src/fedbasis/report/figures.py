@@ -154,13 +154,20 @@ def _equal(first: Line, second: Line, near: float) -> bool:
     return bool(np.allclose(first.y, second.y, rtol=0, atol=near, equal_nan=True))
 
 
-def heat(values: Mapping[str, Sequence[float]], title: str, columns: Sequence[str], color: str = OWN_COLOR) -> Figure:
-    """Draw what clients learned, as shares of one: a row per client, domain by domain; the fuller, the larger."""
+def heat(
+    values: Mapping[str, Sequence[float]], title: str, columns: Sequence[str], color: str = OWN_COLOR,
+    span: tuple[float, float] = (0.0, 1.0),
+) -> Figure:  # fmt: skip
+    """Draw what clients learned: a row per client, domain by domain; the fuller, the larger.
+
+    ``span`` is the number without colour and the one in full colour: 0 and 1 suit shares.
+    """
     from matplotlib.colors import to_rgb
 
     common = columns[0].rstrip("0123456789")  # "basis 0", "basis 1" ... have one axis, called "basis"
     common = common if all(column.startswith(common) for column in columns) else ""
-    shares = np.array([list(row) for row in values.values()], dtype=np.float64)
+    low, high = span
+    shares = (np.array([list(row) for row in values.values()], dtype=np.float64) - low) / (high - low)
     names = [domain_of(client) for client in values]
     figure = new_figure(NARROW, 0.75 + min(0.17, max(0.07, 3.2 / len(shares))) * len(shares))
     axes = figure.add_subplot()

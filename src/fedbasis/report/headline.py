@@ -73,7 +73,7 @@ def _sentence(rows: Sequence[Ranked], size: str, served: str) -> Sentence:
     if len(alike) > NAMED:
         few = f". {len(alike)} of the {len(others)} other rows are not significantly worse."
         return Sentence(strong, where + ahead + few + _own(rows, [first, rival]))
-    listed = ", ".join(_scored(row) for row in rest)
+    listed = _and([_scored(row) for row in rest])
     if close:
         said = ", which is not significantly worse" + (
             f"; nor {'are' if len(rest) > 1 else 'is'} {listed}." if rest else "."
@@ -81,6 +81,10 @@ def _sentence(rows: Sequence[Ranked], size: str, served: str) -> Sentence:
     else:
         said = f". Not significantly worse: {listed}."
     return Sentence(strong, where + ahead + said + _own(rows, [first, rival, *alike]))
+
+
+def _and(names: Sequence[str]) -> str:
+    return ", ".join(names[:-1]) + (" and " if names[1:] else "") + "".join(names[-1:])
 
 
 def _own_row(rows: Sequence[Ranked]) -> Ranked | None:

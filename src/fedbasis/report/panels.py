@@ -189,12 +189,13 @@ def learned(groups: Sequence[Group], size: str, sheet: Sheet) -> list[Panel]:
         for run, row in shown:
             for table in run.learned(row.how, row.size).values():
                 title = f"{group.title(row.how)}{seed_of(group, run)}: {table.title}"
-                drawn = []
+                drawn, ends = [], (f"{table.span[0]:.3g}", f"{table.span[1]:.3g}")
                 for name, values in table.rows.items():
                     clients = sorted(values, key=lambda client: (order.index(domain_of(client)), client))
-                    figure = figures.heat({client: values[client] for client in clients}, name, table.columns, color)
+                    mine = {client: values[client] for client in clients}
+                    figure = figures.heat(mine, name, table.columns, color, table.span)
                     drawn.append(sheet(figure, f"{title}, {name}"))
-                panels.append(Panel(title, drawn, [LegendEntry("", color, kind="shades")]))
+                panels.append(Panel(title, drawn, [LegendEntry("", color, kind="shades", ends=ends)]))
     return panels
 
 

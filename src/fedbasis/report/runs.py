@@ -6,7 +6,7 @@ A damaged file gives an ``InputError`` that names it.
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -53,6 +53,17 @@ class LearnedTable:
     title: str
     columns: Sequence[str]
     rows: dict[str, dict[str, list[float]]]
+    shares: bool = True
+    """Whether all numbers are shares of one."""
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The smallest and the largest number that colours stand for: 0 and 1 for shares."""
+        values = [value for clients in self.rows.values() for row in clients.values() for value in row]
+        if self.shares or not values:
+            return 0.0, 1.0
+        low, high = min(values), max(values)
+        return (low, high) if low < high else (low, low + 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,7 +285,8 @@ class RunData:
             for name, raw in (record.get("learned") or {}).items():
                 what = f"The table {name!r} of {record['client']} in {self.run.evaluation}"
                 table = from_record(raw, what)
-                mine = found.setdefault(name, LearnedTable(table.title, table.columns, {}))
+                mine = found.get(name, LearnedTable(table.title, table.columns, {}))
+                found[name] = mine = replace(mine, shares=mine.shares and table.shares)
                 if list(table.columns) != list(mine.columns):
                     raise InputError(f"{what} must have the columns of the other clients, but it has others.")
                 for row, values in table.rows.items():
