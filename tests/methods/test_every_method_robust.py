@@ -57,6 +57,7 @@ class TestEveryMethod:
     def test_one_garbage_client_of_four_does_little(self, variant: str, recipe: Recipe, kind: str) -> None:
         if variant in FREE:
             pytest.skip("refused")
+        variant = "ifca-noise" if variant == "ifca" else variant  # there all four choose one cluster; two are too few
         server, updates = a_round(variant, recipe)
         held = [clone(sent.tensors) for _, sent in updates]
         (bad, sent), *good = updates
@@ -74,7 +75,7 @@ class TestEveryMethod:
             return
         plain = make(variant, recipe, rounds=3)
         ruined = plain.model(plain.aggregate(server, iter(attacked), 7))
-        if variant != "ifca":  # garbage may have gone to the cluster that is not shown
+        if variant != "ifca-noise":  # garbage may have gone to the cluster that is not shown
             assert max(float((ruined[name] - clean[name]).abs().max()) for name in clean) > 1e3 * moved
 
 

@@ -5,8 +5,8 @@ Workshop on Federated Learning, arXiv 2001.01523 (2020). With ``l_m`` the local 
 takes SGD steps on both, ``(l_m, g) <- (l_m, g) - eta grad CE(g(l_m(x)), y)``; the server averages ``g``.
 
 The paper splits each network by hand (three of five layers are global for MNIST) and has no general rule; here all
-blocks but the last are local unless ``local_blocks`` or ``global_blocks`` is set. Collins et al. 2021 share the last two
-layers (``global_blocks = 2``). The paper starts from a model that FedAvg has trained: use it as pretrained weights.
+blocks but the last are local unless ``local_blocks`` or ``global_blocks`` is set. Collins et al. 2021 share the last
+two layers (``global_blocks = 2``). The paper starts from a model that FedAvg has trained: use it as pretrained weights.
 """
 
 from typing import ClassVar, Self
