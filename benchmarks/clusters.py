@@ -14,7 +14,7 @@ from fedbasis.engines.simulation import Simulation
 from fedbasis.experiment import prepare
 from fedbasis.experiment.demo import experiments
 from fedbasis.methods.fedbasis import FedBasis
-from fedbasis.methods.fedbasis.warm_start import cluster_directions
+from fedbasis.methods.shared.clustering import cluster_directions
 
 
 def main() -> None:

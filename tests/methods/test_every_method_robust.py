@@ -76,7 +76,8 @@ class TestEveryMethod:
         plain = make(variant, recipe, rounds=3)
         ruined = plain.model(plain.aggregate(server, iter(attacked), 7))
         if variant != "ifca-noise":  # garbage may have gone to the cluster that is not shown
-            assert max(float((ruined[name] - clean[name]).abs().max()) for name in clean) > 1e3 * moved
+            away = [float((ruined[name] - clean[name]).abs().max()) for name in clean]
+            assert any(not distance <= 1e3 * moved for distance in away)  # or not even a number
 
 
 def test_every_method_says_whether_it_averages() -> None:
