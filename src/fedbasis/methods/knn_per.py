@@ -4,11 +4,13 @@ Marfoq et al., "Personalized Federated Learning through Local Memorization", ICM
 then stores the features (the inputs of the classifier) and the labels of its images, and predicts
 
     p(y | x) = lam * p_knn(y | x) + (1 - lam) * p_global(y | x),
-    p_knn(y | x) proportional to the sum over the k nearest stored images i of exp(-d_i) 1[y_i = y],
+    p_knn(y | x) proportional to the sum over the k nearest stored images i of w_i 1[y_i = y].
 
-where d_i is the Euclidean distance of the features divided by ``scale``. ``lam = "tuned"`` chooses lam by leave-one-out
-on the client's own images: each is predicted from the others and from the global model, which was not trained on any of
-them, so no further data are needed.
+With d_i the Euclidean distance of the features and D their number, the authors' code has
+``w_i = exp(-d_i^2 / (D scale))`` (``kernel = "squared"``), and the paper's text ``w_i = exp(-d_i / scale)``
+(``kernel = "distance"``), which hardly looks beyond the nearest image if distances are large. ``lam = "tuned"`` chooses
+lam by leave-one-out on the client's own images: each is predicted from the others and from the global model, which was
+not trained on any of them, so no further data are needed.
 """
 
 from collections.abc import Iterator
@@ -41,11 +43,14 @@ GRID = [step / 10 for step in range(11)]
 
 
 class KNNPerConfig(MethodConfig):
-    """The neighbours and their weight; the defaults are the paper's."""
+    """The neighbours and their weight; the defaults are those of the authors' code."""
 
     k: int = Field(10, ge=1, description="number of nearest neighbours; all images if there are fewer")
     lam: float | Literal["tuned"] = Field(0.5, description="weight of the neighbours, 0 to 1, or chosen by each client")
-    scale: float = Field(1.0, gt=0, description="divisor of the distances in the exponential")
+    kernel: Literal["squared", "distance"] = Field(
+        "squared", description="exponent: squared distance per feature (authors' code), or the distance (paper's text)"
+    )
+    scale: float = Field(1.0, gt=0, description="divisor of the exponent")
 
     def model_post_init(self, context: object, /) -> None:
         """Check the weight."""
@@ -132,7 +137,8 @@ class KNNPer(FedAvg):
         if leave_one_out:
             distances.fill_diagonal_(float("inf"))
         nearest, rows = distances.topk(min(self.config.k, len(features) - leave_one_out), largest=False)
-        weights = F.softmax(-nearest / self.config.scale, dim=1)  # the sum is one even where every exp(-d) is zero
+        exponents = nearest.square() / features.shape[1] if self.config.kernel == "squared" else nearest
+        weights = F.softmax(-exponents / self.config.scale, dim=1)  # the sum is one even where every weight is zero
         return torch.zeros(len(queries), self.task.network.classes).scatter_add_(1, labels[rows], weights)
 
 
