@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from battery import QUICK, make
+from fedbasis.methods import METHODS
 from fedbasis.methods.fedbasis.config import FedBasisConfig
 from fedbasis.methods.pfedhn import PFedHN, PFedHNConfig
 from fedbasis.methods.sizes import of_fedbasis, of_pfedhn
-from fedbasis.methods import METHODS
 from fedbasis.networks.models import Network
 from fedbasis.tensors.params import only
 
