@@ -106,7 +106,7 @@ class Scale:
 # of 8 % to 100 % of the area, scaled to 224 pixels, and mirrored every second time.
 IMAGENET: Settings = {"resolution": 256, "crop": 224}
 ADAPT: Settings = {"epochs": 20, "rates": [0.005, 0.01, 0.05], "decay": 1e-4}
-# The paper says "with V frozen" and not whose normalization statistics are used: each row takes the better on validation.
+# The paper does not say whose normalization statistics a new client uses: each row takes the better on validation.
 PAPER_ADAPT: Settings = {**ADAPT, "statistics": ["frozen", "own"]}
 RESNET18: Settings = {"name": "resnet18"}
 PFLBED: Settings = {"clients": 20, "new_clients": 10, "alpha": 0.3, "split": [60, 20, 5, 15]}
