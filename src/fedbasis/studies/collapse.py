@@ -7,6 +7,7 @@ bases, one rate for every basis.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from fedbasis.experiment import Prepared
@@ -50,12 +51,10 @@ def random_request(
     """
     data = {"new_clients": 0, "split": [80, 0, 5, 15]} | ({"clients": 10} if setup.scale.name != "smoke" else {})
     scale, serve = setup.scale, {"whom": "participating", **more.pop("personalize", {})}
-    local = scale.testbeds[scale.collapse].train
-    rounds = {"rounds": scale.random_epochs // scale.random_round, "epochs": scale.random_round}
-    train = {**{key: local[key] for key in ("rate", "decay") if key in local}, **rounds, **more.pop("train", {})}
+    train = {"rounds": scale.random_epochs // scale.random_round, "epochs": scale.random_round, **more.pop("train", {})}
     if method == "fedbasis":
-        settings = {**settings, "coefficient_rate": local["rate"]}
-    return setup.request(
+        settings = {**settings, "coefficient_rate": scale.testbeds[scale.collapse].train["rate"]}
+    return replace(setup, tuned=False).request(
         scale.collapse, method, seed, name, data=data, model=NO_WEIGHTS, train=train, personalize=serve,
         settings=settings, **more
     )  # fmt: skip

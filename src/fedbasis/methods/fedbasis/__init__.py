@@ -160,7 +160,7 @@ class FedBasis(Method):
         own=("coefficients", "coefficients+classifier"),
         default=("coefficients+classifier",),
         frozen=("coefficients",),
-        suffixes={"coefficients": " (α only)"},
+        suffixes={"coefficients": " (α only)", "lp": " without coefficients"},
     )
     Config: ClassVar[type[MethodConfig]] = FedBasisConfig
     serving_type: ClassVar[type[Serving]] = FedBasisServing
