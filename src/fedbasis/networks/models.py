@@ -370,9 +370,8 @@ class Network:
             parameters = set()
         if self.source is None and self.name in MODELS and (unknown := self.options.keys() - parameters):
             known = ", ".join(sorted(parameters - {"classes", *shapes}))
-            raise InputError(
-                f"The network '{self.name}' does not take these options: {', '.join(sorted(unknown))}; it takes {known}."
-            )
+            wrong = ", ".join(sorted(unknown))
+            raise InputError(f"The network '{self.name}' does not take these options: {wrong}; it takes {known}.")
         return {"classes": self.classes, **{key: shapes[key] for key in shapes if key in parameters}, **self.options}
 
     def _factory(self) -> Callable[..., nn.Module] | nn.Module:
