@@ -95,7 +95,7 @@ def test_runs_that_train_alike_train_once_and_lend_the_rest(everything: tuple[Pa
     for folder in (out / "runs").iterdir():
         by_training.setdefault(json.loads((folder / "done").read_text())["training"], []).append(Run(folder))
     shared = [runs for runs in by_training.values() if len(runs) > 1]
-    assert len(shared) == 3  # FedAvg, Per-FedAvg and FedBasis serve new clients at more rates, or on a leash
+    assert len(shared) == 4  # FedAvg, Per-FedAvg and both FedBases serve new clients at more rates, or with a pull
     for runs in shared:
         assert len({run.metrics.read_text() for run in runs}) == 1  # seconds included: measured once
         assert len({json.loads((run.folder / "done").read_text())["bases"] for run in runs}) == 1
