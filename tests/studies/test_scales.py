@@ -78,7 +78,7 @@ CIFAR_PRINTED: dict[str, dict[str, Any]] = {
 """From the public code of Collins et al. 2021: scripts/*_5shards.sh, models/Update.py, utils/train_utils.py."""
 CIFAR_SETTINGS: dict[str, dict[str, Any]] = {
     "fedrep": {"head_epochs": 10}, "fedprox": {"mu": 0.1}, "apfl": {"alpha": 0.75}, "ditto": {"lam": 1.0},
-    "l2gd": {"probability": None},
+    "l2gd": {"probability": None}, "lg-fedavg": {"global_blocks": 2},
 }  # fmt: skip
 """The same: scripts/FedRep_*_5shards.sh, utils/options.py. L2GD trains for the recipe's epochs, like everybody."""
 
