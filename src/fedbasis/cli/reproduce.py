@@ -23,7 +23,10 @@ class ScaleName(StrEnum):
     paper = "paper"
 
 
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Names or numbers of tables and figures, or all.")]
+Names = Annotated[
+    list[str],
+    typer.Argument(metavar="NAME...", help="Names or numbers of tables and figures, such as table-2, or all."),
+]
 Places = Annotated[
     list[str] | None,
     typer.Option(help="A folder with the datasets, or DATASET=FOLDER for one of them; may be repeated."),
