@@ -22,6 +22,11 @@ class InputError(ValueError):
     """
 
 
+LONGEST = 1_000
+"""Characters of one problem: a file may hold a key or a text of any length."""
+MOST_PROBLEMS = 50
+
+
 class InputListError(InputError):
     """Several things are wrong with one file.
 
@@ -31,12 +36,18 @@ class InputListError(InputError):
     """
 
     def __init__(self, where: str, problems: Sequence[str]) -> None:
-        self.where, self.problems = where, tuple(problems)
-        self.heading = f"{where}: {len(problems)} problem{'s' * (len(problems) > 1)}"
-        super().__init__("\n".join([self.heading, *(f"  {problem}" for problem in problems)]))
+        shown = [
+            problem if len(problem) <= LONGEST else f"{problem[:LONGEST]} ..." for problem in problems[:MOST_PROBLEMS]
+        ]
+        if (more := len(problems) - MOST_PROBLEMS) > 0:
+            shown.append(f"and {more:,} more")
+        self.where, self.problems = where, tuple(shown)
+        self.heading = f"{where}: {len(problems):,} problem{'s' * (len(problems) > 1)}"
+        super().__init__("\n".join([self.heading, *(f"  {problem}" for problem in shown)]))
+        self._given = tuple(problems)
 
     def __reduce__(self) -> tuple[type["InputListError"], tuple[str, tuple[str, ...]]]:
-        return type(self), (self.where, self.problems)
+        return type(self), (self.where, self._given)
 
 
 def did_you_mean(got: str, valid: Sequence[str], cutoff: float = 0.5) -> str:

@@ -166,6 +166,14 @@ def test_out_resumes_a_training_that_was_stopped(
     assert [line["loss"] for line in again.metrics] == [line["loss"] for line in trained.metrics]
 
 
+def test_a_card_that_does_not_fit_its_tensors_is_refused(clients: pflbed.Clients, tmp_path: Path) -> None:
+    fb.train(fb.FedBasis(network="cnn-small", bases=2), clients, rounds=2, epochs=1, seed=0).save(tmp_path / "bases")
+    card = json.loads((tmp_path / "bases/card.json").read_text(encoding="utf-8"))
+    (tmp_path / "bases/card.json").write_text(json.dumps({**card, "settings": {}}), encoding="utf-8")
+    with pytest.raises(fb.InputError, match=r"must fit its tensors: .* they say 4 bases and there are 2"):
+        fb.load(tmp_path / "bases")
+
+
 def test_load_takes_bases_runs_and_models(clients: pflbed.Clients, tmp_path: Path) -> None:
     run = fb.train(fb.FedBasis(network="cnn-small", bases=2, warm_start=0.5), clients, out=tmp_path / "runs", **QUICK)
     run.save(tmp_path / "bases")

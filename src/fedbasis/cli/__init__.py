@@ -35,7 +35,9 @@ app = typer.Typer(
     Start with [bold]fedbasis demo[/bold]. Then: [bold]train[/bold] bases from a configuration,
     [bold]personalize[/bold] them for a folder of images, [bold]predict[/bold] with the result; [bold]report[/bold] on
     runs or [bold]compare[/bold] two of them; [bold]reproduce[/bold] the paper's tables and figures, and
-    [bold]tune[/bold] the methods that they compare.""",
+    [bold]tune[/bold] the methods that they compare.
+
+    Exit codes: 0 done, 2 something must be corrected (one sentence says what), 70 a bug, 130 stopped with Ctrl-C.""",
 )
 
 
@@ -61,16 +63,16 @@ def _main(version: VersionOption = False, quiet: QuietOption = False, verbose: V
 
 @app.command()
 def demo(
-    seed: Annotated[int, typer.Option(min=0, help="Another seed is another split, initial model and order.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the split, the initial model and the order of images.")] = 0,
     out: Annotated[Path, typer.Option(help="Where the run folders go.")] = Path("runs"),
     report: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     fast: Annotated[
-        bool, typer.Option("--fast", help="Half a minute, to try the machinery; too short to learn.")
+        bool, typer.Option("--fast", help="About half a minute, to try the installation; too short to learn.")
     ] = False,
 ) -> None:
     """Train FedAvg and FedBasis on the embedded Digits-4, serve every new client, print a table, write a report.
 
-    Stopped half-way, the same command goes on where it was.
+    After a stop, the same command resumes it.
     """
     from fedbasis.cli.display import LEGEND, Live, results_table
     from fedbasis.experiment import prepare
@@ -131,17 +133,21 @@ def train(
         str | None,
         typer.Option(help="Pretrained weights: tiny-imagenet, or a safetensors file; see 'fedbasis weights'."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="In place of the configuration's.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Use this seed instead of the configuration's.")] = None,
     engine: Annotated[
         EngineName | None,
-        typer.Option(help="Who trains clients: this process, a pool of processes, or a Ray cluster. Same results."),
+        typer.Option(
+            help="Where clients are trained: here, in a pool of processes, or on a Ray cluster; same results."
+        ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="How many processes; unset: one a core, two a GPU.")
+        int | None, typer.Option(min=1, help="Worker processes; default: one per core, or two per GPU.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...; auto takes a GPU.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...; auto takes a GPU if there is one.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where the run folder goes.")] = Path("runs"),
-    report: Annotated[Path | None, typer.Option(help="Also write this page.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Also write a report of the run to this file.")] = None,
     track: Annotated[
         Tracker | None, typer.Option(help="Also write every round's numbers for this program, into the run folder.")
     ] = None,
@@ -310,4 +316,4 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if os.name == "nt":  # file locks and limits of processes are those of Unix
         sys.exit("fedbasis: Training and serving need Linux or macOS, but this is Windows; use WSL.")
-    run(app, "fedbasis", "Stopped: nothing half-written is left, and training goes on with the same command.")
+    run(app, "fedbasis", "Stopped. No unfinished result was left behind; the same command resumes a training.")

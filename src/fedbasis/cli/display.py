@@ -276,7 +276,7 @@ def value_table(table: ValueTable) -> Table:
 
 def grid_table(grid: Grid) -> Table:
     """Draw a table of a report: one heading per column, the best cells bold; the paper's columns are in the report."""
-    table = Table(title=grid.caption, title_justify="left", title_style="bold")
+    table = Table(title=grid.caption[:1].upper() + grid.caption[1:], title_justify="left", title_style="bold")
     groups = [name.removeprefix("size ") for name, span in grid.groups for _ in range(span)]
     groups += [""] * (len(grid.columns) - len(groups))
     table.add_column(grid.head, no_wrap=True)

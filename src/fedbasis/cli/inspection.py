@@ -10,7 +10,7 @@ from fedbasis.cli.display import results_table, results_title, value_table
 from fedbasis.networks.models import NetworkSource
 from fedbasis.report.runs import RunData, number, numbers, sizes_of
 from fedbasis.serving import artifact
-from fedbasis.serving.new_client import method_of
+from fedbasis.serving.new_client import method_of, require_fit
 from fedbasis.serving.tables import from_record
 from fedbasis.training.runs import Run
 from pflbed import InputError, load_manifest
@@ -65,7 +65,9 @@ def _artifact(path: Path, trust: bool, network: NetworkSource | None) -> Iterato
     yield "Classes: " + ", ".join(card.classes)
     yield "Provenance: " + ", ".join(f"{key} {value}" for key, value in card.provenance.items())
     if kind == "bases":
-        for table in method_of(card, network).insight.describe(state):
+        method = method_of(card, network)
+        require_fit(method, state, str(path))
+        for table in method.insight.describe(state):
             yield value_table(table)
     for name, record in card.learned.items():
         yield value_table(from_record(record, f"'{name}' in the card of {path}"))

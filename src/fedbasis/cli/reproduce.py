@@ -23,7 +23,10 @@ class ScaleName(StrEnum):
     paper = "paper"
 
 
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Names or numbers of tables and figures, or all.")]
+Names = Annotated[
+    list[str],
+    typer.Argument(metavar="NAME...", help="Names or numbers of tables and figures, such as table-2, or all."),
+]
 Places = Annotated[
     list[str] | None,
     typer.Option(help="A folder with the datasets, or DATASET=FOLDER for one of them; may be repeated."),
@@ -50,7 +53,7 @@ def reproduce(
 
     Runs that several tables or figures need are trained once. After a stop, the same command resumes the runs.
     """
-    from fedbasis.cli.display import grid_table
+    from fedbasis.cli.display import LEGEND, grid_table
     from fedbasis.studies import STUDIES, studies
     from fedbasis.studies.base import Setup
     from fedbasis.studies.plan import plan
@@ -87,6 +90,8 @@ def reproduce(
         console.print(f"\n[bold]{section.title}[/bold] ({section.name})")
         for grid in section.tables:
             console.print(grid_table(grid))
+        if any("Last" in grid.columns for grid in section.tables):
+            say(LEGEND)
         for paragraph in section.text:
             say(f"  {paragraph}")
     console.print()

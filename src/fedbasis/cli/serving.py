@@ -60,7 +60,7 @@ def personalize(
         Keep, typer.Option(help="The model of the last epoch, or of the best on held-out images.")
     ] = Keep.last,
     as_json: Annotated[
-        bool, typer.Option("--json", help="For machines: one json object instead of the picture.")
+        bool, typer.Option("--json", help="For machines: one json object instead of the table.")
     ] = False,
     trust: Trust = False,
     network: OwnNetwork = None,
@@ -133,7 +133,7 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="One json object per image, with all probabilities.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated: image, class, probability.")] = False,
     batch: Annotated[int, typer.Option(min=1, max=100_000, help="Images that are predicted at once.")] = 64,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps ...; auto takes a GPU.")] = "auto",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps ...; auto takes a GPU if there is one.")] = "auto",
     trust: Trust = False,
     network: OwnNetwork = None,
 ) -> None:

@@ -228,7 +228,7 @@ def train(
         aggregation: The table ``[aggregation]`` of a configuration: robust means and clipping.
         privacy: The table ``[privacy]`` of a configuration: differential privacy of the clients.
         engine: Where clients are trained; "auto" uses a pool of processes where there are several cores.
-        workers: How many worker processes; None: one a core, or two a GPU.
+        workers: How many worker processes; None: one per core, or two per GPU.
         device: "auto", "cpu", "cuda", ...
         on_event: Called with every event; ``fedbasis.show_progress()`` draws a bar.
 
@@ -472,6 +472,7 @@ def load(folder: Folder, *, trust: bool = False, network: NetworkSource | None =
     card, state = artifact.load(path, kind, trust, network)
     method = new_client.method_of(card, network)
     if kind == "bases":
+        new_client.require_fit(method, state, str(path))
         run = Run(Path(folder)) if path != Path(folder) else None
         return Trained(method, state, card, () if run is None else read_lines(run.metrics), run)
     if new_client.LEARNED in state:

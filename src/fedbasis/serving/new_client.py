@@ -80,6 +80,18 @@ def method_of(card: artifact.Card, network: NetworkSource | None = None) -> Meth
     return kind.build(config, Task(artifact.network_of(card, network), Recipe(preprocessing=card.pixels), rounds))
 
 
+def require_fit(method: Method, server: State, bases: str) -> None:
+    """Raise an ``InputError`` unless published tensors fit the settings of their card; ``bases`` is their name."""
+    try:
+        method.serving.check(server)
+    except (KeyError, IndexError, RuntimeError) as error:
+        raise InputError(
+            f"Bases of {method.about.title} must hold {error}, but {bases} do not; get them again."
+        ) from error
+    except InputError as error:
+        raise InputError(f"The card of {bases} must fit its tensors: {error} Get the whole folder again.") from error
+
+
 def read_folder(folder: Path, card: artifact.Card, batch: int = 1) -> tuple[Examples, list[tuple[str, str]]]:
     """Read a client's ``<class>/<image>`` folder; its classes must be among those of the bases.
 
@@ -149,14 +161,7 @@ def serve(
     folder: str = "the client's data",
 ) -> Served:
     """Personalize a model for a client's images; ``bases`` and ``folder`` are what errors call these."""
-    try:
-        method.serving.check(server)
-    except (KeyError, IndexError, RuntimeError) as error:
-        raise InputError(
-            f"Bases of {method.about.title} must hold {error}, but {bases} do not; get them again."
-        ) from error
-    except InputError as error:
-        raise InputError(f"The card of {bases} must fit its tensors: {error} Get the whole folder again.") from error
+    require_fit(method, server, bases)
     way = way or method.ways.default[-1]
     classes = len(set(data.labels.tolist()))
     if classes < 2:

@@ -121,7 +121,8 @@ class NewClients(Study):
         every = setup.testbed(testbed).personalize.get("validate_every", 1)
         notes = [CHOSEN, pull(setup, testbed, "fedavg"), PAIRS]
         if validations(setup, testbed) == 1:
-            return [*notes, "Only the last epoch is validated, so Best equals Last and |Δ| is no result."]
+            said = "Validation looks only at the end of each stage of personalization, so Best and |Δ| are no results."
+            return [*notes, said]
         return [*notes, *([f"Best and |Δ| are over every {every}th epoch only."] if every > 1 else [])]
 
     def claims(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> list[str]:
