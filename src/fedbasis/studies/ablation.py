@@ -12,7 +12,7 @@ from fedbasis.studies import paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import PAPER, another_scale, measured, number, table, title
 from fedbasis.studies.new_clients import at_one_size, main_request, rows_of, sizes
-from fedbasis.studies.verdicts import PAIRS, ClientScores, higher, last
+from fedbasis.studies.verdicts import PAIRS, PairScores, higher, last
 
 PLAIN: Mapping[str, Any] = {"upload": "full", "aggregation": "mean", "rate": "per-basis"}
 CHANGES: Mapping[str, Mapping[str, Any]] = {
@@ -71,7 +71,7 @@ def _size(setup: Setup, testbed: str) -> str:
     return "M" if "M" in names else names[-1]
 
 
-def _claims(scores: Mapping[str, ClientScores]) -> list[str]:
+def _claims(scores: Mapping[str, PairScores]) -> list[str]:
     claims: list[str] = []
     designs = {"joint": "coordinate descent", "no major basis": "the major basis", "tau = 1": "sharpening"}
     for name, design in designs.items():

@@ -11,7 +11,7 @@ from fedbasis.studies import paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import PAPER, another_scale, measured, number, printed, table, title
 from fedbasis.studies.new_clients import at_one_size, main_request, rows_of, sizes
-from fedbasis.studies.verdicts import PAIRS, ClientScores, best, higher, highest
+from fedbasis.studies.verdicts import PAIRS, PairScores, best, higher, highest
 
 FEW = 4
 
@@ -45,7 +45,7 @@ class Bases(Study):
         tables, text = [], []
         for testbed in setup.scale.counted:
             runs, size = found.by_name(self.requests(setup), testbed), sizes(setup, testbed)[0]
-            rows, scores = {}, dict[str, ClientScores]()
+            rows, scores = {}, dict[str, PairScores]()
             for count in setup.scale.bases:
                 shares = [row.best for row in rows_of(runs, (str(count), _way(count)), size)]
                 if shares:
@@ -58,7 +58,7 @@ class Bases(Study):
         return Chapter(self.name, self.title, text, tables)
 
 
-def _claims(scores: Mapping[str, ClientScores]) -> list[str]:
+def _claims(scores: Mapping[str, PairScores]) -> list[str]:
     one, few = "K = 1", f"K = {FEW}"
     claims: list[str] = []
     several = {name: mine for name, mine in scores.items() if name != one}

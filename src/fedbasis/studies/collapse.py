@@ -19,7 +19,7 @@ from fedbasis.studies import drawing, paper
 from fedbasis.studies.base import NO_WEIGHTS, Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import PAPER, another_scale, measured, number, table, title
 from fedbasis.studies.variants import PRINTED, variant
-from fedbasis.studies.verdicts import PAIRS, ClientScores, by_margin, higher, last
+from fedbasis.studies.verdicts import PAIRS, PairScores, by_margin, higher, last
 from fedbasis.training.runs import Run, read_lines, rewrite_lines
 
 TRACE = "trace.jsonl"
@@ -158,7 +158,7 @@ class Communication(Study):
         """One table; the claims are about the gap between personalized and global accuracy."""
         testbed = setup.scale.collapse
         runs = found.by_name(self.requests(setup), testbed)
-        rows, gaps, scores = {}, dict[str, ClientScores](), dict[str, ClientScores]()
+        rows, gaps, scores = {}, dict[str, PairScores](), dict[str, PairScores]()
         names = OFTEN, _interval(setup)
         for name, printed in zip(names, paper.COMMUNICATION, strict=True):
             pairs = [(row.last, row.last_global) for run in runs.get(name, []) if (row := run.row(HOW, SIZE))]
@@ -178,7 +178,7 @@ class Communication(Study):
         return Chapter(self.name, self.title, text, [grid])
 
 
-def _gaps(runs: Sequence[RunData]) -> ClientScores:
+def _gaps(runs: Sequence[RunData]) -> PairScores:
     """Return every client's personalized minus its global accuracy."""
     general = {(run.seed, client): score for run in runs for client, score in run.global_scores(HOW, SIZE).items()}
     return {pair: score - general[pair] for pair, score in last(runs, HOW, SIZE).items()}

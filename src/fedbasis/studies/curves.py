@@ -10,7 +10,7 @@ from fedbasis.studies.grids import title
 from fedbasis.studies.new_clients import OURS, sizes
 from fedbasis.studies.regularized import regularized_request
 from fedbasis.studies.variants import Key, row_title
-from fedbasis.studies.verdicts import PAIRS, ClientScores, higher, last
+from fedbasis.studies.verdicts import PAIRS, PairScores, higher, last
 
 RATE = 0.005
 """Of the paper's curves; where a scale has others, its first."""
@@ -78,5 +78,5 @@ def _rate(setup: Setup) -> float:
     return RATE if RATE in rates else rates[0]
 
 
-def _validation(run: RunData, how: str, size: str, rate: float) -> ClientScores:
+def _validation(run: RunData, how: str, size: str, rate: float) -> PairScores:
     return {(run.seed, record["client"]): record["validation"][-1] for record in run.at_rate(how, size, rate)}

@@ -9,7 +9,7 @@ from fedbasis.report.paired import bold
 from fedbasis.report.tables import NOTHING, Cell, Grid
 from fedbasis.studies.base import Setup
 from fedbasis.studies.variants import PRINTED
-from fedbasis.studies.verdicts import ClientScores
+from fedbasis.studies.verdicts import PairScores
 
 PAPER = "paper*"
 """The heading of every column of the paper's numbers; the star refers to ``another_scale``."""
@@ -32,7 +32,7 @@ def number(value: float | None, digits: int = 1, run: str = "") -> Cell:
 
 
 def marked(
-    rows: Sequence[tuple[Cell, Sequence[Cell]]], scores: Mapping[int, Sequence[ClientScores]]
+    rows: Sequence[tuple[Cell, Sequence[Cell]]], scores: Mapping[int, Sequence[PairScores]]
 ) -> list[tuple[Cell, list[Cell]]]:
     """Mark in these columns the best row, and those not significantly worse, by the rows' scores of clients."""
     result = [(name, list(cells)) for name, cells in rows]
@@ -46,7 +46,7 @@ def table(
     caption: str,
     columns: Sequence[str],
     rows: Mapping[str, Sequence[Cell]],
-    scores: Mapping[int, Mapping[str, ClientScores]] | None = None,
+    scores: Mapping[int, Mapping[str, PairScores]] | None = None,
 ) -> Grid:
     """Make a plain table; in the columns of ``scores`` the leading rows are marked, by these scores of clients."""
     named = [(Cell(name), cells) for name, cells in rows.items()]

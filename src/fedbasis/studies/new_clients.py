@@ -19,7 +19,7 @@ from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import PAPER, another_scale, budget, marked, measured, number, printed, title
 from fedbasis.studies.scales import Scale
 from fedbasis.studies.variants import PRINTED, Key, row_title
-from fedbasis.studies.verdicts import PAIRS, ClientScores, claim, higher, highest, last, stopping
+from fedbasis.studies.verdicts import PAIRS, PairScores, claim, higher, highest, last, stopping
 
 SEEDS = 3
 """Of the main tables, where a scale judges the paper's claims."""
@@ -146,15 +146,13 @@ class NewClients(Study):
         self,
         runs: Mapping[str, Sequence[RunData]],
         size: str,
-        of: Callable[[Sequence[RunData], str, str], ClientScores],
-    ) -> dict[Key, ClientScores]:
+        of: Callable[[Sequence[RunData], str, str], PairScores],
+    ) -> dict[Key, PairScores]:
         scores = {(name, how): of(runs.get(name, []), how, size) for name, how in self.keys}
         return {key: mine for key, mine in scores.items() if mine}
 
 
-def _rivals(
-    scores: Mapping[Key, ClientScores], kept: Callable[[Key], bool] = lambda key: True
-) -> dict[str, ClientScores]:
+def _rivals(scores: Mapping[Key, PairScores], kept: Callable[[Key], bool] = lambda key: True) -> dict[str, PairScores]:
     """Return the rows of other methods by title."""
     own = (PRINTED, "fedbasis")
     return {row_title(key): mine for key, mine in scores.items() if key[0] not in own and kept(key)}

@@ -32,7 +32,7 @@ from fedbasis.studies import drawing, paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.collapse import SIZE, random_request
 from fedbasis.studies.grids import PAPER, number, title
-from fedbasis.studies.verdicts import PAIRS, ClientScores, higher, last
+from fedbasis.studies.verdicts import PAIRS, PairScores, higher, last
 from fedbasis.tensors.params import Tensors
 from fedbasis.training.runs import Run, append_line, read_lines, rewrite_lines
 from pflbed import Client, weighted_accuracy
@@ -208,21 +208,21 @@ class PCA(Study):
         return Chapter(self.name, self.title, [*text, PAIRS], tables, figures)
 
 
-def _summed(runs: Mapping[str, RunData]) -> dict[str, ClientScores]:
+def _summed(runs: Mapping[str, RunData]) -> dict[str, PairScores]:
     """Return the scores of the paper's quantity by row."""
     if "pca-k" not in runs:
         return {}
     run = runs["pca-k"]
-    scores: dict[str, ClientScores] = {TUNED: last([run], FINE_TUNE, SIZE)}
+    scores: dict[str, PairScores] = {TUNED: last([run], FINE_TUNE, SIZE)}
     for line in run.extra(SUMMARIES, SUMMARY):
         row = CENTROIDS if line["summary"] == "centroids" else _named(line["count"])
         scores[row] = _by_pair(run, line)
     return {row: mine for row, mine in scores.items() if mine}
 
 
-def _projected(runs: Mapping[str, RunData]) -> dict[str, ClientScores]:
+def _projected(runs: Mapping[str, RunData]) -> dict[str, PairScores]:
     """Return the scores of clients that are projected onto the last round's models by row."""
-    scores: dict[str, ClientScores] = {}
+    scores: dict[str, PairScores] = {}
     if "pca-k" in runs:
         run = runs["pca-k"]
         scores[TUNED] = last([run], FINE_TUNE, SIZE)
@@ -232,11 +232,11 @@ def _projected(runs: Mapping[str, RunData]) -> dict[str, ClientScores]:
     return {row: mine for row, mine in scores.items() if mine}
 
 
-def _by_pair(run: RunData, line: Mapping[str, Any]) -> ClientScores:
+def _by_pair(run: RunData, line: Mapping[str, Any]) -> PairScores:
     return {(run.seed, client): float(score) for client, score in line["per_client"].items()}
 
 
-def _mean(scores: ClientScores) -> float:
+def _mean(scores: PairScores) -> float:
     return 100 * fmean(scores.values())
 
 

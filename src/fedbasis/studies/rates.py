@@ -18,7 +18,7 @@ from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import PAPER, another_scale, measured, number, title
 from fedbasis.studies.new_clients import OURS, WITHOUT, sizes
 from fedbasis.studies.variants import Key, row_title
-from fedbasis.studies.verdicts import PAIRS, ClientScores, highest
+from fedbasis.studies.verdicts import PAIRS, PairScores, highest
 
 FINE_TUNED: tuple[Key, ...] = (("fedavg", "ft"), ("per-fedavg-fo", "ft"), ("per-fedavg-hf", "ft"))
 PROBES: tuple[Key, ...] = (("fedavg", "lp"), WITHOUT)
@@ -54,7 +54,7 @@ class MetaRates(Study):
         testbed, rates = setup.scale.hard[0], setup.scale.wide_rates
         runs, names = found.by_name(self.requests(setup), testbed), sizes(setup, testbed)
         size = "M" if "M" in names else names[-1]
-        rows, ranges = [], dict[Key, ClientScores]()
+        rows, ranges = [], dict[Key, PairScores]()
         for key in self.keys:
             mine, cells = runs.get(key[0], []), list[Cell]()
             scores = [run.scores_by_rate(key[1], size) for run in mine]
@@ -115,7 +115,7 @@ class Rates(MetaRates):
         )
 
 
-def _claims(numbers: Mapping[Key, ClientScores], text: str) -> list[str]:
+def _claims(numbers: Mapping[Key, PairScores], text: str) -> list[str]:
     """Judge each FedBasis against fine-tuning and against linear probes; the lower number is the better one."""
     claims: list[str] = []
     for key in OWN:
@@ -130,7 +130,7 @@ def _range(shares: Sequence[float]) -> float:
     return max(shares) - min(shares)
 
 
-def _drops(runs: Sequence[RunData], how: str, size: str, rates: Sequence[float]) -> ClientScores:
+def _drops(runs: Sequence[RunData], how: str, size: str, rates: Sequence[float]) -> PairScores:
     """Return the largest drop from the maximum of a client's validation curves to their ends."""
     found: dict[tuple[int, str], float] = {}
     for run in runs:

@@ -10,7 +10,7 @@ from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import PAPER, another_scale, measured, number, table, title
 from fedbasis.studies.new_clients import OURS, main_request, pull, rows_of, sizes
 from fedbasis.studies.variants import row_title
-from fedbasis.studies.verdicts import PAIRS, ClientScores, highest, last
+from fedbasis.studies.verdicts import PAIRS, PairScores, highest, last
 
 WAYS: Mapping[str, tuple[str, ...]] = {"per-fedavg-fo": ("ft", "ft-prox"), "pfedme": ("ft", "pfedme")}
 """Weight decay first, the proximal term second."""
@@ -49,8 +49,8 @@ class Regularized(Study):
         testbed = setup.scale.hard[0]
         runs, size = found.by_name(self.requests(setup), testbed), sizes(setup, testbed)[0]
         rows: dict[str, list[Cell]] = {}
-        marks: dict[int, dict[str, ClientScores]] = {0: {}, 2: {}}
-        scores: dict[tuple[str, str], ClientScores] = {}
+        marks: dict[int, dict[str, PairScores]] = {0: {}, 2: {}}
+        scores: dict[tuple[str, str], PairScores] = {}
         for name, hows in (*WAYS.items(), *((name, (how,)) for name, how in OWN)):
             title_of_row = row_title((name, hows[0]))
             cells = []

@@ -12,7 +12,7 @@ from statistics import fmean
 from fedbasis.report.paired import Paired, family
 from fedbasis.report.runs import RunData
 
-ClientScores = Mapping[tuple[int, str], float]
+PairScores = Mapping[tuple[int, str], float]
 """A number for every seed and client."""
 PAIRS = "Verdicts and bold numbers are by two-sided paired t-tests over clients and seeds at 5 %, Holm-corrected."
 
@@ -52,15 +52,13 @@ def claim(text: str, holds: bool | None, evidence: str, undecided: str = "No sig
     return Claim(f"{verdict} here: {text} ({evidence}).")
 
 
-def higher(
-    text: str, ours: tuple[str, ClientScores], theirs: tuple[str, ClientScores], lower: bool = False
-) -> list[Claim]:
+def higher(text: str, ours: tuple[str, PairScores], theirs: tuple[str, PairScores], lower: bool = False) -> list[Claim]:
     """Judge whether one row is above another, or below it; nothing if they have no clients in common to compare."""
     return highest(text, ours, dict([theirs]), lower)
 
 
 def highest(
-    text: str, ours: tuple[str, ClientScores], others: Mapping[str, ClientScores], lower: bool = False
+    text: str, ours: tuple[str, PairScores], others: Mapping[str, PairScores], lower: bool = False
 ) -> list[Claim]:
     """Judge whether one row is above all others, or below them.
 
@@ -113,5 +111,5 @@ def by_margin(text: str, ours: float, theirs: float, margin: float, evidence: st
     return claim(text, holds, f"{evidence}; {rule}", "Too close to call")
 
 
-def _percent(scores: ClientScores) -> str:
+def _percent(scores: PairScores) -> str:
     return f"{100 * fmean(scores.values()):.1f}"
