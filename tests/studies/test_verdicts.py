@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedbasis.studies.verdicts import ClientScores, by_margin, claim, higher, highest
+from fedbasis.studies.verdicts import PairScores, by_margin, claim, higher, highest
 
 SEEDS, CLIENTS = 3, 40
 
 
-def scores(gain: float, noise: float, row: int) -> ClientScores:
+def scores(gain: float, noise: float, row: int) -> PairScores:
     """120 clients of three seeds: what clients have in common in all rows, a gain, and noise of the row."""
     base = np.random.default_rng(0).uniform(0.4, 0.9, SEEDS * CLIENTS)
     own = np.random.default_rng(row).normal(0, noise, SEEDS * CLIENTS) if noise else np.zeros(SEEDS * CLIENTS)
