@@ -24,7 +24,7 @@ RESIDENT = 10**9
 """Bytes of memory that a child process may really use."""
 LONGEST = 100_000
 """Characters of a message."""
-LONG = 60
+LONG = 300
 """Seconds for one mutant; one that takes longer hangs. Generous, because machines are busy."""
 
 

@@ -63,3 +63,25 @@ def test_a_file_that_is_not_whole_gets_a_sentence(tmp_path: Path) -> None:
 def test_states_on_disk_can_all_be_read() -> None:
     shown = pack.on_disk(some(float(i)) for i in range(5))
     assert [float(state["own"]["w"][0, 0]) for state in shown] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b'"sha256"', b'"sha257"'),
+        (b"weight", b"wfight"),
+        (b"[4, 3]", b"[3, 4]"),
+        (b'"float32"', b'"int32"  '),
+        (b'"me"', b'"mf"'),
+    ],
+)
+def test_a_digest_covers_names_types_shapes_and_the_note(before: bytes, after: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    pack.write(path, {"model": {"weight": torch.randn(4, 3), "bias": torch.zeros(4)}}, note="me", digest=True)
+    assert same(pack.mapped(path, digest=True), pack.mapped(path))
+    good = path.read_bytes()
+    assert good.count(before) >= 1
+    path.unlink()  # the tensors of the file are mapped
+    path.write_bytes(good.replace(before, after, 1))
+    with pytest.raises(InputError, match="must be whole, but it was cut short or changed"):
+        pack.mapped(path, digest=True)

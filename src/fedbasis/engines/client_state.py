@@ -41,7 +41,7 @@ class ClientStates(MutableMapping[str, State]):
         if not known:
             return None
         try:
-            return mapped(self._place(client) / str(known[-1]))
+            return mapped(self._place(client) / str(known[-1]), digest=True)
         except InputError as error:
             raise InputError(
                 f"{error} It is the state of {client}; remove the run's folder to start the run again."
@@ -113,7 +113,7 @@ class ClientStates(MutableMapping[str, State]):
         versions = self._versions(client)
         if not versions:
             raise KeyError(client)
-        return mapped(self._place(client) / str(max(versions)))
+        return mapped(self._place(client) / str(max(versions)), digest=True)
 
     def __setitem__(self, client: str, state: State) -> None:
         self.write(client, max(self._versions(client), default=1) - 1, state)
@@ -125,7 +125,7 @@ class ClientStates(MutableMapping[str, State]):
         names = []
         for place in self._places():
             versions = [path for path in place.iterdir() if path.name.isdigit()]
-            names += [note_of(versions[0])] if versions else []
+            names += [note_of(versions[0], digest=True)] if versions else []
         return iter(sorted(names))
 
     def __len__(self) -> int:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -48,9 +48,9 @@ def _parts(state: State, note: str, digest: bool = False) -> Iterator[bytes | me
             entries.append([group, name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), place])
             tensors.append(tensor)
             place = _rounded(place + tensor.nbytes)
-    about = {"groups": list(state), "tensors": entries, "size": place, "note": note}
+    about: dict[str, Any] = {"groups": list(state), "tensors": entries, "size": place, "note": note}
     if digest:
-        about["sha256"] = _digest(tensors)
+        about["sha256"] = _digest(about, tensors)
     header = json.dumps(about).encode()
     head = MAGIC + len(header).to_bytes(8, "little") + header
     yield head + b" " * (_rounded(len(head)) - len(head))
@@ -60,8 +60,10 @@ def _parts(state: State, note: str, digest: bool = False) -> Iterator[bytes | me
         yield b"\0" * (_rounded(tensor.nbytes) - tensor.nbytes)
 
 
-def _digest(tensors: Iterable[Tensor]) -> str:
-    digest = hashlib.sha256()
+def _digest(about: Mapping[str, Any], tensors: Iterable[Tensor]) -> str:
+    """Hash a header, but for the digest in it, and the tensors: a changed name or shape is damage as well."""
+    fields = {key: value for key, value in about.items() if key != "sha256"}
+    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
     for tensor in tensors:
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
@@ -88,7 +90,7 @@ def unpacked(block: NDArray[np.uint8], where: str = "A block of tensors") -> Sta
     return _unpacked(block, where)[0]
 
 
-def _unpacked(block: NDArray[np.uint8], where: str) -> tuple[State, str]:
+def _unpacked(block: NDArray[np.uint8], where: str, digest: bool = False) -> tuple[State, str]:
     start = len(MAGIC) + 8
     try:
         if bytes(block[: len(MAGIC)]) != MAGIC:
@@ -107,8 +109,11 @@ def _unpacked(block: NDArray[np.uint8], where: str) -> tuple[State, str]:
                 raise ValueError(f"'{group}/{name}' does not fit into it")
             part = torch.from_numpy(block[first + place : first + place + size])
             state[group][name] = part.view(dtype).view(shape)
-        if "sha256" in header and _digest(t for named in state.values() for t in named.values()) != header["sha256"]:
-            raise ValueError("its tensors have another digest")
+        if digest and "sha256" not in header:
+            raise ValueError("it has no digest")
+        tensors = (t for named in state.values() for t in named.values())
+        if "sha256" in header and _digest(header, tensors) != header["sha256"]:
+            raise ValueError("it has another digest")
     except InputError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, IndexError, OverflowError) as error:
@@ -120,14 +125,22 @@ def _map(file: Path | BinaryIO) -> NDArray[np.uint8]:
     return np.memmap(file, dtype=np.uint8, mode="c")
 
 
-def mapped(path: Path) -> State:
-    """Map a file's tensors into memory, copy-on-write: writing to them does not change the file."""
-    return unpacked(_map(path), f"The file {path}")
+def mapped(path: Path, digest: bool = False) -> State:
+    """Map a file's tensors into memory, copy-on-write: writing to them does not change the file.
+
+    Args:
+        path: The file.
+        digest: Whether the file must have a digest; one that is there is compared in any case.
+
+    Returns:
+        The tensors.
+    """
+    return _unpacked(_map(path), f"The file {path}", digest)[0]
 
 
-def note_of(path: Path) -> str:
+def note_of(path: Path, digest: bool = False) -> str:
     """Return the short text in a file's header."""
-    return _unpacked(_map(path), f"The file {path}")[1]
+    return _unpacked(_map(path), f"The file {path}", digest)[1]
 
 
 def on_disk(states: Iterable[State]) -> list[State]:
