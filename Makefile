@@ -26,7 +26,7 @@ demo: $(BASE)
 	$(BIN)/fedbasis demo
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 fuzz: $(STAMP)
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz --count 2750

@@ -38,16 +38,11 @@ LONGEST = (
     "test_fedbasis.py",
     "test_api.py",
 )
-TOGETHER = {"test_ray.py": "ray", "test_bring_your_own.py": "ray"}
-"""Files that go to the same process, because what they share costs much: one Ray cluster."""
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest tests, so that at the end no process waits for another one's; keep a file together."""
+    """Begin with the longest files, so that at the end no process waits for another one's."""
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(TOGETHER.get(item.path.name, item.nodeid.partition("::")[0])))
 
 
 @pytest.fixture(scope="session")
