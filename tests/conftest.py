@@ -1,6 +1,7 @@
 """Tiny real models and images, made here; one torch thread per process."""
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from fedbasis.networks.models import Network
 from fedbasis.networks.train import Recipe
 from helpers import gone, wait_until
 from helpers.cli_own import write_installed
+from pflbed.lock import alone
+from pflbed.sources import digits4
 from shapes import write_images
 
 if TYPE_CHECKING:
@@ -56,10 +59,15 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test uses the user's cache; all processes of a session share one: Digits-4 takes seconds to make."""
+    """No test uses the user's cache, or another process': some damage theirs. Digits-4 is made once for all of them."""
     base = tmp_path_factory.getbasetemp()
+    own = base / "cache"
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        with alone(base.parent / "digits4.lock"):
+            digits4.make(base.parent / "digits4")
+        shutil.copytree(base.parent / "digits4", own, dirs_exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDBASIS_CACHE", str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"))
+        patch.setenv("FEDBASIS_CACHE", str(own))
         yield
 
 

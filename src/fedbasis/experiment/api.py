@@ -100,7 +100,7 @@ class Personal:
     Example:
         >>> import fedbasis as fb, pflbed
         >>> clients = pflbed.digits4(clients=1, new=1, limit=24)
-        >>> method = fb.FedBasis(network="cnn-small", bases=2, warm_start=0.5)
+        >>> method = fb.FedBasis(network="cnn-small", bases=2)
         >>> trained = fb.train(method, clients, rounds=2, epochs=1, engine="serial")
         >>> mine = fb.personalize(trained, clients["mnist/n00"].train, epochs=1)
         >>> mine.module(torch.zeros(2, 3, 28, 28)).shape, sorted(mine.alpha)

@@ -109,7 +109,7 @@ class TestLimits:
 def test_too_few_clients_for_the_bases_are_refused_at_once(recipe: Recipe) -> None:
     method = make("fedbasis", recipe)
     method.updates.require_clients(2)
-    with pytest.raises(InputError, match="2 bases need at least as many clients a round, but there are 1"):
+    with pytest.raises(InputError, match="2 bases need at least as many local models to cluster, but there are 1"):
         method.updates.require_clients(1)
 
 
