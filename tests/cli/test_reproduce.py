@@ -27,7 +27,7 @@ def test_when_no_run_ends_well_no_report_is_touched(tmp_path: Path) -> None:
     arguments = ["table-6", "--scale", "cpu", "--methods", "fedavg", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(app, ["reproduce", *arguments, "--cifar", str(tmp_path / "images")])
     assert isinstance(result.exception, InputError)
-    assert "At least one of 1 runs must succeed" in str(result.exception)
+    assert "At least one of 2 runs must succeed" in str(result.exception)
     assert "fedavg on cifar10, seed 0:" in result.output
     assert (tmp_path / "out" / "report.html").read_text() == "of yesterday"
     assert not (tmp_path / "out" / "tables").exists()

@@ -161,7 +161,7 @@ def test_only_what_can_be_tuned_is() -> None:
     assert tuned_testbed(SCALES["cpu"], None) == "pacs"
     with pytest.raises(InputError, match="has none: as in the paper, its tables have every image"):
         tuned_testbed(SCALES["paper"], None)
-    with pytest.raises(InputError, match="--testbed must be one of pacs, cifar10, cifar10-all"):
+    with pytest.raises(InputError, match="--testbed must be one of pacs, cifar10, cifar100"):
         tuned_testbed(SCALES["cpu"], "cifar")
     with pytest.raises(InputError, match="there is no 'fedavgg' \\(did you mean"):
         tunables(["fedavgg"])
