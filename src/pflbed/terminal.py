@@ -19,11 +19,11 @@ import tempfile
 import traceback
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Annotated, Any
 
-import click
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -40,8 +40,9 @@ BUG = 70
 LONGEST = 2_000
 """Characters of an error message; a file from somebody else may have made it longer."""
 ERRORS = "pflbed-replace"
-VERBOSITY = "pflbed.verbosity"
 QUIET, NORMAL, VERBOSE = -1, 0, 1
+_verbosity: ContextVar[int] = ContextVar("verbosity", default=NORMAL)
+"""Not kept in the context of click: newer versions of typer come with a click of their own."""
 
 _PLAIN = {
     "…": "...", "–": "-", "—": "-", "−": "-", "×": "x", "·": ".", "•": "*", "±": "+-", "≤": "<=", "≥": ">=", "→": "->",
@@ -102,8 +103,7 @@ def say_json(value: Any) -> None:
 
 def verbosity() -> int:
     """What --quiet and --verbose of the running command say; ``NORMAL`` outside of one."""
-    context = click.get_current_context(silent=True)
-    return int(context.meta.get(VERBOSITY, NORMAL)) if context else NORMAL
+    return _verbosity.get()
 
 
 @contextlib.contextmanager
@@ -130,7 +130,9 @@ def _show_version(wanted: bool) -> None:
 def _set_verbosity(level: int) -> Callable[[typer.Context, bool], bool]:
     def store(ctx: typer.Context, chosen: bool) -> bool:
         if chosen:
-            ctx.meta[VERBOSITY] = level
+            before = _verbosity.get()
+            _verbosity.set(level)
+            ctx.call_on_close(lambda: _verbosity.set(before))
         return chosen
 
     return store
