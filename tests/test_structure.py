@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 
@@ -85,3 +86,28 @@ def test_a_public_name_means_one_thing(package: str) -> None:
                 if re.match(r"[A-Z][A-Za-z0-9]*[a-z]", name):
                     places[name].append(str(path.relative_to(SOURCE)))
     assert not {name: where for name, where in places.items() if len(where) > 1}
+
+
+MODULES = {
+    "scikit-learn": "sklearn",
+    "Pillow": "PIL",
+    "flwr-datasets": "flwr_datasets",
+    "dp-accounting": "dp_accounting",
+}
+
+
+def test_what_is_imported_is_a_dependency() -> None:
+    """A module that only came along with another package is missing one day: typer brought click until 0.21."""
+    project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [package for name, extra in project["optional-dependencies"].items() if name != "dev" for package in extra]
+    packages = [re.match(r"[A-Za-z0-9_-]+", text)[0] for text in (*project["dependencies"], *extras)]  # type: ignore[index]
+    known = {MODULES.get(package, package) for package in packages} | {"fedbasis", "pflbed", *sys.stdlib_module_names}
+    found: dict[str, str] = {}
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0]: path.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found[node.module.partition(".")[0]] = path.name
+    assert {"torch", "typer", "pydantic"} <= found.keys()
+    assert not {module: where for module, where in found.items() if module not in known}
