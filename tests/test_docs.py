@@ -1,6 +1,7 @@
 """The documentation: its code runs, its links resolve, its navigation lists every page, its words are one list."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ def test_the_code_of_a_tutorial_runs(page: Path, tmp_path: Path, monkeypatch: py
     for number, code in enumerate(blocks):
         if named := FILE.match(code):
             (tmp_path / named[1]).write_text(code, encoding="utf-8")
+            monkeypatch.delitem(sys.modules, Path(named[1]).stem, raising=False)  # another test's
         else:
             run(code, f"{name_of(page)}, block {number}", namespace)
 
