@@ -12,7 +12,6 @@ holds the model after the Last epoch and after the Best one, chosen on validatio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
-from typing import get_args
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -20,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context, Method
 from fedbasis.networks.classifier import head_steps, passed
-from fedbasis.networks.statistics import Statistics, has_statistics, statistics_of, with_statistics
+from fedbasis.networks.statistics import CHOICES, Statistics, has_statistics, statistics_of, with_statistics
 from fedbasis.networks.train import Examples, PlainSGD, by_epoch, proximal, sgd_steps
 from fedbasis.tensors.params import State, Tensors
 from pflbed.errors import InputError
@@ -35,7 +34,6 @@ FOLLOWING = ("lp", "ft")
 """What may follow a method's own way: its model is the start."""
 AT = "@"
 """Between a way and the statistics that it is fixed to: ``ft@frozen``."""
-CHOICES: tuple[Statistics, ...] = get_args(Statistics)
 SUFFIXES = {"none": "", "lp": " + LP", "ft": " + FT", "ft-prox": " + FT (prox)", "bn": " + BN", CLIENT_STATE: ""}
 
 
