@@ -28,7 +28,7 @@ mine    = fb.personalize(trained, clients["mnist/n00"].train)     # or fb.load("
 mine.module(x); mine.alpha; mine.before, mine.after; mine.save("model/"); trained.save("bases/")
 scores  = fb.evaluate(trained, clients.new)
 """  # noqa: E501
-SMALLER = (("rounds=20", "rounds=2"), ('"resnet10"', '"cnn-small"'))
+SMALLER = (("rounds=20", "rounds=2"), ('"resnet10"', '"cnn-small"'), ("new=1)", "new=1, limit=20)"))
 
 
 def name_of(page: Path) -> str:

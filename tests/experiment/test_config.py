@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 from pydantic.fields import FieldInfo
 
-from fedbasis.experiment.config import parse, read
+from fedbasis.experiment.config import WayConfig, parse, read
 from fedbasis.methods import METHODS
 from pflbed.errors import InputError
 
@@ -148,6 +148,7 @@ OTHER: dict[str, Any] = {  # values that cannot be guessed from the present one
     "model.blocks": 1,
     "train.weighting": "examples",
     "personalize.whom": "participating",
+    "personalize.by_way": {"ft": WayConfig(rates=(0.1,))},
     "personalize.ways": ("lp",),
     "personalize.rates": (0.5,),
     "personalize.statistics": ("frozen",),

@@ -37,6 +37,30 @@ def test_rate_and_statistics_are_chosen_by_the_mean_last_validation_score() -> N
     assert chosen_settings([*records, *better]) == {("ft", "S"): (0.1, "frozen")}
 
 
+def test_ways_can_have_rates_and_statistics_of_their_own(dataset: Path) -> None:
+    settings = raw(dataset)
+    settings["personalize"] = {
+        **settings["personalize"], "ways": ["none", "lp", "ft", "ft@frozen"], "rates": [0.1, 0.2],
+        "statistics": ["frozen", "own"],
+        "by_way": {"ft": {"rates": [0.3], "statistics": ["shrunk"]}, "ft@frozen": {"rates": [0.4, 0.5]}},
+    }  # fmt: skip
+    plan = prepare(parse(settings)).plan
+    tried: dict[str, set[tuple[float, str]]] = {}
+    for job in plan.jobs(["a"]):
+        tried.setdefault(job.how, set()).add((job.rate, job.statistics))
+    assert tried == {
+        "none": {(0.1, "frozen")},
+        "lp": {(rate, statistics) for rate in (0.1, 0.2) for statistics in ("frozen", "own")},
+        "ft": {(0.3, "shrunk")},
+        "ft@frozen": {(0.4, "frozen"), (0.5, "frozen")},
+    }
+    (first,) = {(job.how, job.rate, job.statistics) for job in plan.first().jobs(["a"])}
+    assert first == ("ft@frozen", 0.4, "frozen")
+    settings["personalize"]["by_way"] = {"bn": {"rates": [0.3]}}
+    with pytest.raises(InputError, match=r"personalize.by_way has 'bn'"):
+        parse(settings)
+
+
 def test_summary_equals_the_formula_by_hand(dataset: Path, tmp_path: Path) -> None:
     prepared = prepare(small(dataset))
     run = execute(prepared, tmp_path)

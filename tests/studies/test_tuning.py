@@ -5,18 +5,31 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner
 
 from fedbasis.cli import app
+from fedbasis.report.runs import RunData
+from fedbasis.serving.personalize import split_way
 from fedbasis.studies import STUDIES, tuned
 from fedbasis.studies.base import Setup
 from fedbasis.studies.candidates import RATES, TRIES, TUNABLES
+from fedbasis.studies.plan import Item
 from fedbasis.studies.scales import SCALES
-from fedbasis.studies.tuned import Tuned, read_tuned, shipped
-from fedbasis.studies.tuning import FIRST_SEED, as_markdown, tries, tunables, tuned_testbed
+from fedbasis.studies.tuned import Try, Tuned, TunedMethod, read_tuned, shipped
+from fedbasis.studies.tuning import (
+    FIRST_SEED,
+    as_markdown,
+    judge_serving,
+    served_ways,
+    serving_requests,
+    tries,
+    tunables,
+    tuned_testbed,
+)
 from fedbasis.studies.variants import PRINTED
 from pflbed.errors import InputError
 
@@ -35,7 +48,7 @@ def test_every_method_has_the_same_number_of_different_valid_tries(name: str) ->
     tunable = TUNABLES[name]
     assert len(tunable.candidates) == TRIES
     assert tunable.candidates[0] == {}
-    assert [dict(one) for one in tunable.candidates[1:4]] == [{"train.rate": rate} for rate in RATES]
+    assert [dict(one) for one in tunable.candidates[1:3]] == [{"train.rate": rate} for rate in RATES]
     for testbed in SCALES["cpu"].testbeds:
         planned = tries(CPU, testbed, tunable)
         experiments = [one.requests[0].experiment for one in planned]  # checked when made
@@ -60,8 +73,47 @@ def test_tries_are_on_the_tuning_part_with_seeds_of_their_own_and_else_as_in_the
                 assert e.seed >= FIRST_SEED > max(tables)
                 assert (e.train.rounds, e.train.epochs) == (bed.train["rounds"], bed.train["epochs"])
                 assert (e.model.name, e.data.resolution) == (bed.model["name"], bed.data["resolution"])
-                assert e.personalize.rates == tuple(bed.personalize["rates"])
+                assert e.personalize.rates in ((0.01,), (bed.personalize["rates"][0],))  # the same for all methods
                 assert e.personalize.whom == ("new" if bed.data["new_clients"] else "participating")
+
+
+@pytest.mark.parametrize("name", TUNABLES)
+def test_the_winner_serves_at_every_rate_and_with_all_statistics_after_the_same_training(name: str) -> None:
+    tunable, bed = TUNABLES[name], SCALES["cpu"].testbeds["pacs"]
+    tried = tries(CPU, "pacs", tunable)[4].requests
+    serving = serving_requests(CPU, "pacs", tunable, 4)
+    assert len(serving) == len(tried) == 2
+    for before, after in zip(tried, serving, strict=True):
+        assert Item(before, (), ()).training_key == Item(after, (), ()).training_key
+        p = after.experiment.personalize
+        assert p.rates == tuple(bed.personalize["rates"])
+        assert p.statistics == tuple(bed.personalize["statistics"])
+        shown = {split_way(how)[0] for how in served_ways(CPU, "pacs", tunable)} - {"none"}
+        assert set(p.ways or ()) == shown
+
+
+def test_every_way_gets_the_rate_and_the_statistics_with_the_highest_mean_accuracy() -> None:
+    accuracy = {  # by way, rate and statistics: at S, at M
+        ("ft", 0.01, "own"): (0.7, 0.8), ("ft", 0.05, "own"): (0.6, 0.8), ("ft", 0.01, "frozen"): (0.2, 0.3),
+        ("ft", 0.05, "frozen"): (0.5, 0.3), ("lp", 0.01, "frozen"): (0.9, 0.9), ("lp", 0.01, "own"): (0.9, 0.8),
+        ("ft-prox", 0.01, "own"): (0.1, 0.2),
+    }  # fmt: skip
+    trials = {
+        (way, size, rate, statistics): {"a": (score + 0.1, 1.0), "b": (score - 0.1, 1.0)}
+        for (way, rate, statistics), pair in accuracy.items()
+        for size, score in zip("SM", pair, strict=True)
+    }
+    run = cast(RunData, SimpleNamespace(trials=trials))
+    found = judge_serving(CPU, "pacs", TUNABLES["fedavg"], [run, run])
+    method = TunedMethod(
+        winner=0, tries=[Try(settings={}, scores={}, score=0.5)], seeds=[1000], version="1", command="", serving=found
+    )
+    best = {way: (one.rate, one.statistics, round(one.score, 6)) for way, one in method.chosen.items()}
+    assert best["ft"] == (0.01, "own", 0.75)
+    assert best["ft@frozen"] == (0.05, "frozen", 0.4)
+    assert best["lp"] == best["lp@frozen"] == (0.01, "frozen", 0.9)
+    assert best["lp@own"] == (0.01, "own", 0.85)
+    assert "none" not in best
 
 
 def a_log(scores: dict[str, list[float]], settings: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -100,6 +152,32 @@ def test_winners_are_the_settings_of_every_table_and_a_study_can_change_them(
     rated = Setup(SCALES["cpu"], strict=False).raw("pacs", "fedavg", train={"rate": 0.5})
     assert (rated["train"]["rate"], rated["personalize"]["prox"]) == (0.5, 0.1)
     assert Setup(SCALES["paper"], strict=False).raw("pacs", "fedavg")["train"]["rate"] == 0.01
+    tuned.shipped.cache_clear()
+
+
+def test_rates_and_statistics_that_won_are_those_of_the_tables_unless_a_study_varies_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = a_log({"fedavg": [0.5]}, [{}])
+    tried = [{"rate": 0.05, "statistics": "own", "score": 0.6}, {"rate": 0.01, "statistics": "shrunk", "score": 0.7}]
+    log["methods"]["fedavg"]["serving"] = {"ft": tried, "lp": tried[:1], "bn": tried}
+    (tmp_path / "cpu-pacs.json").write_text(json.dumps(log))
+    monkeypatch.setattr(tuned, "HERE", tmp_path)
+    tuned.shipped.cache_clear()
+    (request,) = [
+        request
+        for request in STUDIES["new-clients"].requests(Setup(SCALES["cpu"], strict=False))
+        if (request.name, request.seed) == ("fedavg", 0)
+    ]
+    own = request.experiment.personalize.by_way
+    assert {way: (one.rates, one.statistics) for way, one in own.items()} == {
+        "ft": ((0.01,), ("shrunk",)), "lp": ((0.05,), ("own",))
+    }  # fmt: skip
+    varied = Setup(SCALES["cpu"], strict=False).raw(
+        "pacs", "fedavg", personalize={"ways": ["ft"], "rates": [0.001, 0.1]}
+    )
+    assert varied["personalize"]["by_way"] == {"ft": {"statistics": ["shrunk"]}}
+    assert "by_way" not in Setup(SCALES["cpu"], strict=False).raw("pacs", "fedavg")["personalize"]
     tuned.shipped.cache_clear()
 
 
@@ -177,7 +255,7 @@ def test_the_command_tries_scores_resumes_and_shows(tmp_path: Path, monkeypatch:
         assert result.exit_code == 0, result.output
         return result.output
 
-    assert "8 runs: 0 done, 8 to do." in call("fedbasis", "--dry-run")
+    assert "6 runs: 0 done, 6 to do." in call("fedbasis", "--dry-run")
     assert not out.exists()
     said = call("fedbasis")
     assert "won" in said
@@ -193,7 +271,10 @@ def test_the_command_tries_scores_resumes_and_shows(tmp_path: Path, monkeypatch:
         config = json.loads((out / "runs" / one.runs[0] / "config.json").read_text())
         assert (config["data"]["part"], config["seed"]) == ("tuning", 1000)
     assert method.tries[method.winner].score == max(one.score for one in method.tries)
-    assert "8 runs: 8 done, 0 to do." in call("fedbasis", "--dry-run")
+    assert set(method.serving) == {"lp", "coefficients+classifier", "coefficients"}  # the tables', and what is scored
+    assert {(one.rate, one.statistics) for one in method.serving["lp"]} == {(0.01, "own")}  # all that smoke tries
+    assert "serves new clients: lp at 0.01 own" in said
+    assert "6 runs: 6 done, 0 to do." in call("fedbasis", "--dry-run")
     written = {path: path.stat().st_mtime_ns for path in out.rglob("results.json")}
     call("fedbasis")
     assert {path: path.stat().st_mtime_ns for path in out.rglob("results.json")} == written
@@ -242,10 +323,11 @@ def test_the_protocol_lists_every_try() -> None:
 
 
 def test_the_main_table_is_as_the_protocol_says() -> None:
-    """What docs/protocol.md states about every row of the main table at the scale cpu."""
+    """What docs/protocol.md states about every row of the main table at the scale cpu, before anything is tuned."""
     for request in STUDIES["new-clients"].requests(Setup(SCALES["cpu"], strict=False, tuned=False)):
         p, t = request.experiment.personalize, request.experiment.train
         assert (p.epochs, p.momentum, p.decay, p.rates) == (20, 0.9, 1e-4, (0.005, 0.01, 0.05))
         assert p.statistics == ("frozen", "own", "shrunk")
+        assert not p.by_way
         assert p.validate_every == 1
         assert (t.rate, t.augment) == (0.01, "flip+shift")

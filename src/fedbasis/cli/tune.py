@@ -36,13 +36,15 @@ def tune(
 ) -> None:
     """Choose settings of methods on a fixed quarter of a dataset, of which no table shows an image.
 
-    Every method has the same number of tries: its settings as they are, three other learning rates, and four more over
+    Every method has the same number of tries: its settings as they are, two other learning rates, and three more over
     what matters to it. A try is an ordinary run; its score is the mean accuracy of new clients after the last epoch,
-    and the highest score wins.
+    and the highest score wins. The winner then serves those clients at every learning rate of personalization and with
+    all normalization statistics, and the best is chosen for each way of personalizing.
 
     After a stop, the same command resumes. The log <scale>-<testbed>.json in --out has every try, its score and the
     winner; the tables of 'fedbasis reproduce' use the logs in src/fedbasis/studies/tuned.
     """
+    from fedbasis.report.runs import RunData
     from fedbasis.studies.base import Setup
     from fedbasis.studies.run import carry_out_plan, finished
     from fedbasis.studies.scales import SCALES
@@ -51,7 +53,9 @@ def tune(
         complete,
         items,
         judge,
+        judge_serving,
         merged,
+        serving_requests,
         tries,
         tunables,
         tuned_testbed,
@@ -66,7 +70,7 @@ def tune(
     numbers = tuple(range(FIRST_SEED, FIRST_SEED + seeds))
     setup = Setup(size, places_of(data or [], None), weights, numbers, strict=not dry_run, tuned=False)
     planned = {one.name: tries(setup, bed, one) for one in chosen}
-    runs = items([one for of_method in planned.values() for one in of_method])
+    runs = items([(one.tunable, request) for of in planned.values() for one in of for request in one.requests])
     if dry_run:
         done_before = finished(runs, out)
         console.print(plan_table(runs, done_before, f"tuning, {size.what}"))
@@ -74,25 +78,43 @@ def tune(
         return
     setup.require_places()
     writable(out)
+    command = _command(chosen, scale.value, bed, setup, seeds)
     with PlanProgress(runs) as progress:
         done = carry_out_plan(runs, out, jobs, progress.observer, progress.ended)
-    for item, error in done.failed:
-        say(f"{item.request.name}, seed {item.request.seed}: {error}")
-    command = _command(chosen, scale.value, bed, setup, seeds)
     found = {
         one.name: judge(setup, bed, one, planned[one.name], done.runs, command)
         for one in chosen
         if complete(planned[one.name], done.runs)
     }
-    if found:
-        log = merged(setup, bed, out, found)
+    winners = {
+        one.name: serving_requests(setup, bed, one, found[one.name].winner) for one in chosen if one.name in found
+    }
+    serving = items([(one, request) for one in chosen for request in winners.get(one.name, ())])
+    with PlanProgress(serving) as progress:
+        served = carry_out_plan(serving, out, jobs, progress.observer, progress.ended)
+    failed = [*done.failed, *served.failed]
+    for item, error in failed:
+        say(f"{item.request.name}, seed {item.request.seed}: {error}")
+    ready = {
+        one.name: found[one.name].model_copy(
+            update={
+                "serving": judge_serving(
+                    setup, bed, one, [RunData(served.runs[request.key]) for request in winners[one.name]]
+                )
+            }
+        )
+        for one in chosen
+        if one.name in found and all(request.key in served.runs for request in winners[one.name])
+    }
+    if ready:
+        log = merged(setup, bed, out, ready)
         path = log.save(out)
-        _show(log, list(found))
+        _show(log, list(ready))
         say(f"Log: {path}")
-    if done.failed:
+    if failed:
         raise InputError(
-            f"All {len(runs)} runs must succeed, but {len(done.failed)} did not (see above); a method that lacks a run "
-            "has no winner, and the same command runs it again."
+            f"All {len(runs) + len(serving)} runs must succeed, but {len(failed)} did not (see above); a method that "
+            "lacks a run has no winner, and the same command runs it again."
         )
 
 
@@ -122,7 +144,7 @@ def _log(scale: str, testbed: str, out: Path) -> Any:
 
 def _show(log: Any, names: Sequence[str]) -> None:
     """Print every try, the winner marked."""
-    from fedbasis.studies.tuning import in_words
+    from fedbasis.studies.tuning import in_words, serving_in_words
 
     table = Table(title=f"Tuning on {log.testbed}, scale {log.scale}", title_justify="left", title_style="bold")
     table.add_column("method", overflow="fold")
@@ -136,6 +158,8 @@ def _show(log: Any, names: Sequence[str]) -> None:
             style = "bold" if won else None
             cells = (name if not number else "", escape(in_words(one.settings)), f"{100 * one.score:.1f}")
             table.add_row(*cells, "won" if won else "", style=style)
+        if method.serving:
+            table.add_row("", f"serves new clients: {serving_in_words(method)}", "", "")
         table.add_section()
     console.print(table)
 

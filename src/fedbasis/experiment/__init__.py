@@ -97,6 +97,8 @@ class Prepared:
             rates=p.rates,
             statistics=p.statistics,
             adaptation=p.adaptation(),
+            own_rates={way: own.rates for way, own in p.by_way.items() if own.rates},
+            own_statistics={way: own.statistics for way, own in p.by_way.items() if own.statistics},
         )
 
     @property

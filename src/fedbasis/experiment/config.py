@@ -182,6 +182,17 @@ class TrainConfig(ConfigSection):
         )
 
 
+class WayConfig(ConfigSection):
+    """What one way of personalizing chooses from, instead of what all ways do."""
+
+    rates: Annotated[tuple[Rate, ...], Strict(False)] | None = Field(
+        default=None, min_length=1, max_length=100, description="learning rates; unset: those of [personalize]"
+    )
+    statistics: Annotated[tuple[Statistics, ...], Strict(False)] | None = Field(
+        default=None, min_length=1, max_length=3, description="normalization statistics; unset: those of [personalize]"
+    )
+
+
 class PersonalizeConfig(ConfigSection):
     """How clients are personalized and scored after training."""
 
@@ -214,6 +225,9 @@ class PersonalizeConfig(ConfigSection):
         max_length=3,
         description="normalization statistics: frozen (the server's), own (the client's), shrunk (a mean of both); "
         "one is chosen on validation data; unset: frozen where little is trained, else own",
+    )
+    by_way: dict[str, WayConfig] = Field(
+        default={}, max_length=100, description="rates and statistics of single ways: way -> {rates, statistics}"
     )
     prior_images: float = Field(
         default=16.0, gt=0, le=1e6, description="for shrunk: how many images the server's statistics count as"
@@ -305,6 +319,8 @@ class Experiment(ConfigSection):
         for key in ("engine", "workers", "device", "checkpoint_seconds"):
             settings["machine"].pop(key)
         settings["data"].pop("source")
+        if not self.personalize.by_way:  # a setting that is newer than runs which are kept: unset, it renames none
+            settings["personalize"].pop("by_way")
         if self.model.weights is not None:
             settings["model"]["weights"] = sha256_of(weights_path(self.model.weights))
         text = json.dumps([settings, data_digest], sort_keys=True)
@@ -377,6 +393,9 @@ def _misfits(experiment: Experiment, kind: type[Method] | None) -> list[str]:
         allowed = (*all_ways(kind), *((CLIENT_STATE,) if takes_part and kind.state_group else ()))
         wrong = [way for way in experiment.personalize.ways or () if split_way(way)[0] not in allowed]
         problems += [f"personalize.ways has '{way}'{did_you_mean(way, list(allowed))}" for way in wrong]
+        served = experiment.personalize.ways or kind.ways.default
+        unused = [way for way in experiment.personalize.by_way if way not in served]
+        problems += [f"personalize.by_way has '{way}'{did_you_mean(way, list(served))}" for way in unused]
     problems += unprotected(
         experiment.aggregation,
         experiment.privacy,

@@ -48,6 +48,8 @@ class EvaluationPlan:
     adaptation: Adaptation
     statistics: Mapping[str, Sequence[Statistics]] = field(default_factory=dict)
     """What to choose from, for every way; a way that is not here is tried with the client's own."""
+    own_rates: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Ways that have rates of their own."""
     rate_free: Sequence[str] = UNTRAINED
 
     @classmethod
@@ -60,6 +62,8 @@ class EvaluationPlan:
         rates: Sequence[float],
         statistics: Sequence[Statistics] | None,
         adaptation: Adaptation,
+        own_rates: Mapping[str, Sequence[float]] | None = None,
+        own_statistics: Mapping[str, Sequence[Statistics]] | None = None,
     ) -> "EvaluationPlan":
         """Return the plan for a method.
 
@@ -71,18 +75,23 @@ class EvaluationPlan:
             statistics: The statistics to choose from; None: every way's default. A network without running statistics
                 has nothing to choose.
             adaptation: Everything else.
+            own_rates: The rates of single ways, instead of ``rates``.
+            own_statistics: The statistics of single ways, instead of ``statistics``.
         """
         ways = tuple(ways or method.ways.default)
-        choose = statistics if has_statistics(method.task.network.build()) else None
+        normalized, apart = has_statistics(method.task.network.build()), own_statistics or {}
+
+        def choices(way: str) -> tuple[Statistics, ...]:
+            choose = apart.get(way, statistics) if normalized and way not in UNTRAINED else None
+            return tuple(choose or (default_statistics(method, way),))
+
         return cls(
             ways=ways,
             sizes=tuple(sizes),
             rates=tuple(rates),
             adaptation=adaptation,
-            statistics={
-                way: (default_statistics(method, way),) if way in UNTRAINED or not choose else tuple(choose)
-                for way in (split_way(how)[0] for how in ways)
-            },
+            statistics={way: choices(way) for way in (split_way(how)[0] for how in ways)},
+            own_rates=own_rates or {},
             rate_free=(*UNTRAINED, *method.ways.rate_free),
         )
 
@@ -93,9 +102,24 @@ class EvaluationPlan:
             for how in self.ways
             for size in self.sizes
             for statistics in self._statistics(how)
-            for rate in (self.rates if split_way(how)[0] not in self.rate_free else self.rates[:1])
+            for rate in self._rates(how)
             for client in clients
         ]
+
+    def first(self) -> "EvaluationPlan":
+        """Return the plan of the last way alone, at the first size, rate and statistics."""
+        return replace(
+            self,
+            ways=self.ways[-1:],
+            sizes=self.sizes[:1],
+            rates=self.rates[:1],
+            own_rates={how: rates[:1] for how, rates in self.own_rates.items()},
+            statistics={way: choices[:1] for way, choices in self.statistics.items()},
+        )
+
+    def _rates(self, how: str) -> Sequence[float]:
+        rates = self.own_rates.get(how, self.rates)
+        return rates if split_way(how)[0] not in self.rate_free else rates[:1]
 
     def _statistics(self, how: str) -> Sequence[Statistics]:
         way, fixed = split_way(how)
@@ -356,10 +380,7 @@ class ServingCurve:
             return {}
         if not self.method.insight.ready(server):
             return {}
-        one = self.plan
-        first = {way: choices[:1] for way, choices in one.statistics.items()}
-        plan = replace(one, ways=one.ways[-1:], sizes=one.sizes[:1], rates=one.rates[:1], statistics=first)
-        published = self.method.serving.published(server)
+        plan, published = self.plan.first(), self.method.serving.published(server)
         records = evaluate(self.workers, published, self.clients, plan, self.seed, states=self.states)
         (row,) = summarize(type(self.method), records, self.clients)
         return {"served": row.last}

@@ -95,6 +95,7 @@ class Setup:
             key: {**section, **best.get(key, {}), **changes.get(key, {})} for key, section in sections.items()
         }
         raw["data"]["source"] = self._place(base)
+        _drop_unused(raw["personalize"], changes.get("personalize", {}))
         settings = {
             **self.scale.untuned(testbed, method),
             **chosen.settings,
@@ -144,6 +145,17 @@ class Setup:
                 "add --weights FILE."
             )
         return self.weights
+
+
+def _drop_unused(serve: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """Drop what was tuned for ways that are not served, and what the study varies itself."""
+    own = {
+        way: {key: value for key, value in chosen.items() if key not in given}
+        for way, chosen in serve.pop("by_way", {}).items()
+        if way in serve.get("ways", ())
+    }
+    if used := {way: chosen for way, chosen in own.items() if chosen}:
+        serve["by_way"] = used
 
 
 MACHINE = {"threads": 1}

@@ -1,8 +1,8 @@
 """The settings that ``fedbasis tune`` tries for every method: data, the same number of tries for all.
 
-The first try is the method as it is. The next three are the three other learning rates of ``RATES``, the same for all.
-The last four are over the settings that the method's own paper names as important, or, for a method without any, over
-the weight decay. A key is ``section.setting`` of an experiment's TOML file.
+The first try is the method as it is. The next two are the other learning rates of ``RATES``, the same for all. The last
+three are over the settings that the method's own paper names as important, or, for a method without any, over the
+weight decay. A key is ``section.setting`` of an experiment's TOML file.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from typing import Any
 from fedbasis.studies.variants import PRINTED, variant
 
 Candidate = Mapping[str, Any]
-TRIES = 8
-RATES = (0.005, 0.02, 0.05)
+TRIES = 6
+RATES = (0.02, 0.05)
 """Learning rates of local training besides the scale's own, 0.01."""
 RATE, DECAY, PROX = "train.rate", "train.decay", "personalize.prox"
 
@@ -24,7 +24,7 @@ class Tunable:
 
     name: str
     own: tuple[Candidate, ...] = field(repr=False)
-    """The four tries over its own settings."""
+    """The three tries over its own settings."""
     ways: tuple[str, ...] = ()
     """The ways whose accuracy on new clients is the score; none: the method's default ways."""
     participating: tuple[str, ...] = ()
@@ -43,9 +43,9 @@ class Tunable:
 
 KEPT = ("client-state",)
 REGULARIZED: tuple[Candidate, ...] = ({DECAY: 1e-3}, *({RATE: rate, DECAY: 1e-3} for rate in RATES))
-"""For methods without important settings of their own: the four rates with ten times the usual weight decay."""
+"""For methods without important settings of their own: the three rates with ten times the usual weight decay."""
 PULLED: tuple[Candidate, ...] = ({PROX: 0.1}, *({RATE: rate, PROX: 0.1} for rate in RATES))
-"""The four rates with a weaker pull of ft-prox, whose default is 1."""
+"""The three rates with a weaker pull of ft-prox, whose default is 1."""
 
 
 def _own(name: str, *values: Any) -> tuple[Candidate, ...]:
@@ -56,12 +56,12 @@ TUNABLES: Mapping[str, Tunable] = {
     tunable.name: tunable
     for tunable in (
         Tunable("fedavg", PULLED, ways=("lp", "ft", "ft-prox"), participating=("ft",)),
-        Tunable("fedprox", _own("mu", 0.001, 0.1, 1.0, 10.0), ways=("lp", "ft"), participating=("ft",)),
+        Tunable("fedprox", _own("mu", 0.001, 0.1, 1.0), ways=("lp", "ft"), participating=("ft",)),
         Tunable("scaffold", REGULARIZED, ways=("lp", "ft"), participating=("ft",)),
         Tunable("fedbn", REGULARIZED, ways=("bn", "lp", "ft"), participating=KEPT),
         Tunable(
             "fedrep",
-            (*_own("head_epochs", 5, 20), *({"method.head_epochs": epochs, RATE: 0.02} for epochs in (5, 20))),
+            (*_own("head_epochs", 5, 20), {"method.head_epochs": 5, RATE: 0.02}),
             ways=("lp", "ft"),
             participating=KEPT,
         ),
@@ -69,14 +69,14 @@ TUNABLES: Mapping[str, Tunable] = {
         Tunable("lg-fedavg", REGULARIZED, participating=KEPT),
         Tunable(
             "pfedhn",
-            (*_own("rate", 0.2, 1.0), {"method.rate": 0.2, RATE: 0.02}, {"method.rate": 1.0, RATE: 0.02}),
+            (*_own("rate", 0.2, 1.0), {"method.rate": 1.0, RATE: 0.02}),
             ways=("embedding+lp", "embedding+ft"),
         ),
-        Tunable("per-fedavg-fo", (*_own("inner_rate", 0.001, 0.03, 0.1), {"method.inner_rate": 0.03, RATE: 0.02}),
+        Tunable("per-fedavg-fo", (*_own("inner_rate", 0.001, 0.03), {"method.inner_rate": 0.03, RATE: 0.02}),
                 ways=("ft",)),
-        Tunable("per-fedavg-hf", (*_own("inner_rate", 0.001, 0.03, 0.1), {"method.inner_rate": 0.03, RATE: 0.02}),
+        Tunable("per-fedavg-hf", (*_own("inner_rate", 0.001, 0.03), {"method.inner_rate": 0.03, RATE: 0.02}),
                 ways=("ft",)),
-        Tunable("knn-per", (*_own("lam", "tuned", 0.25, 0.75), {"method.k": 30}), ways=("knn", "knn+ft")),
+        Tunable("knn-per", (*_own("lam", "tuned", 0.25), {"method.k": 30}), ways=("knn", "knn+ft")),
         # The product of rate and strength is the step of w towards theta: 0.15 by default.
         Tunable(
             "pfedme",
@@ -84,23 +84,22 @@ TUNABLES: Mapping[str, Tunable] = {
                 {"method.strength": 5.0, RATE: 0.05},
                 {"method.strength": 1.0, RATE: 0.15},
                 {"method.strength": 1.0, RATE: 0.5},
-                {"method.strength": 0.1, RATE: 1.0},
             ),
             ways=("pfedme", "ft"),
             participating=KEPT,
         ),
-        Tunable("ditto", _own("lam", 0.01, 0.1, 0.3, 3.0), participating=KEPT),
-        Tunable("apfl", (*_own("alpha", 0.25, 0.75), *_own("adaptive", True), {"method.alpha": 0.75, RATE: 0.02}),
+        Tunable("ditto", _own("lam", 0.1, 0.3, 3.0), participating=KEPT),
+        Tunable("apfl", (*_own("alpha", 0.25, 0.75), *_own("adaptive", True)),
                 participating=KEPT),
-        Tunable("l2gd", _own("pull", 0.1, 0.25, 0.75, 1.0), participating=KEPT),
-        Tunable("fed-mtl", _own("l1", 1e-4, 1e-2, 1e-1, 1.0), participating=KEPT),
-        Tunable("ifca", _own("clusters", 2, 3, 6, 8)),
-        Tunable("fedem", _own("components", 2, 4, 5, 6)),
-        Tunable("fedbasis", (*_own("coefficient_rate", 0.03, 0.3), *_own("tau", 0.3), *_own("warm_start", 0.5)),
+        Tunable("l2gd", _own("pull", 0.25, 0.75, 1.0), participating=KEPT),
+        Tunable("fed-mtl", _own("l1", 1e-4, 1e-2, 1e-1), participating=KEPT),
+        Tunable("ifca", _own("clusters", 2, 3, 6)),
+        Tunable("fedem", _own("components", 2, 4, 5)),
+        Tunable("fedbasis", (*_own("coefficient_rate", 0.3), *_own("tau", 0.3), *_own("warm_start", 0.5)),
                 ways=("coefficients+classifier",)),
         Tunable(
             PRINTED,
-            (*_own("coefficient_rate", 0.001, 0.1, 1.0), *_own("warm_start", 0.5)),
+            (*_own("coefficient_rate", 0.1, 1.0), *_own("warm_start", 0.5)),
             ways=("coefficients+classifier",),
         ),
     )

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fedbasis.networks.statistics import Statistics
 from pflbed.errors import InputError
 from pflbed.files import write_json
 from pflbed.foreign import read_json_object
@@ -34,8 +35,17 @@ class Try(_Strict):
     """The names of the run folders, an item a seed."""
 
 
+class ServingTry(_Strict):
+    """One learning rate and one kind of normalization statistics of a way of personalizing."""
+
+    rate: float = Field(gt=0)
+    statistics: Statistics
+    score: float = Field(ge=0, le=1)
+    """The mean personalized Last accuracy of the clients, over sizes and seeds."""
+
+
 class TunedMethod(_Strict):
-    """All tries of one method."""
+    """All tries of one method, and how its winner serves new clients."""
 
     winner: int = Field(ge=0)
     """The try with the highest score; of equal ones the first."""
@@ -44,6 +54,8 @@ class TunedMethod(_Strict):
     version: str
     """The version of this package."""
     command: str
+    serving: dict[str, list[ServingTry]] = Field(default={}, max_length=100)
+    """way -> what was tried for it after the winner's training; the highest score is used, of equal ones the first."""
 
     @model_validator(mode="after")
     def _the_best_wins(self) -> Self:
@@ -56,6 +68,11 @@ class TunedMethod(_Strict):
     def settings(self) -> dict[str, Any]:
         """The settings that won."""
         return dict(self.tries[self.winner].settings)
+
+    @property
+    def chosen(self) -> dict[str, ServingTry]:
+        """The rate and the statistics that won, for every way."""
+        return {way: max(tried, key=lambda one: one.score) for way, tried in self.serving.items() if tried}
 
 
 class Tuned(_Strict):
@@ -113,7 +130,12 @@ def winners(scale: str, testbed: str, name: str) -> dict[str, dict[str, Any]]:
     log = shipped(scale, testbed)
     if log is None or name not in log.methods:
         return {}
-    return by_section(log.methods[name].settings)
+    method = log.methods[name]
+    sections = by_section(method.settings)
+    by_way = {way: {"rates": [one.rate], "statistics": [one.statistics]} for way, one in method.chosen.items()}
+    if by_way:
+        sections["personalize"] = {**sections.get("personalize", {}), "by_way": by_way}
+    return sections
 
 
 def by_section(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

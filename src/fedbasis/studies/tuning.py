@@ -1,8 +1,9 @@
 """Choose every method's settings on the tuning part of a dataset, with the same number of tries for every method.
 
 A try is an ordinary run on the tuning part: other images than those of any table, and other seeds. Its score is the
-mean personalized accuracy (Last) of that part's clients over the sizes and the method's ways. Within a try, the rate of
-personalization is chosen on validation images, as in the tables.
+mean personalized accuracy (Last) of that part's clients over the sizes and the method's ways. All tries personalize at
+one rate. The winner then personalizes those clients once more, at every rate and with all normalization statistics:
+for every way, the best of these is what the tables use.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +13,15 @@ from statistics import fmean
 from typing import Any
 
 from fedbasis.methods import find_method
+from fedbasis.networks.statistics import Statistics
 from fedbasis.report.runs import RunData
+from fedbasis.serving.personalize import UNTRAINED, split_way
 from fedbasis.studies.base import RunRequest, Setup
 from fedbasis.studies.candidates import TUNABLES, Candidate, Tunable
-from fedbasis.studies.new_clients import sizes
+from fedbasis.studies.new_clients import WAYS, sizes
 from fedbasis.studies.plan import Item
 from fedbasis.studies.scales import Scale
-from fedbasis.studies.tuned import Try, Tuned, TunedMethod, by_section, file_name, read_tuned
+from fedbasis.studies.tuned import ServingTry, Try, Tuned, TunedMethod, by_section, file_name, read_tuned
 from fedbasis.training.runs import Run
 from pflbed.errors import InputError, did_you_mean
 from pflbed.manifest import installed_version
@@ -71,46 +74,90 @@ def scored_ways(setup: Setup, testbed: str, tunable: Tunable) -> tuple[str, ...]
 
 def tries(setup: Setup, testbed: str, tunable: Tunable) -> list[PlannedTry]:
     """Plan all tries of a method."""
-    bed, plain = setup.testbed(testbed), replace(setup, tuned=False)
-    planned = []
-    serve = {
+    bed = setup.testbed(testbed).personalize
+    serve: dict[str, Any] = {
         "ways": list(scored_ways(setup, testbed, tunable)),
+        "rates": [sorted(bed["rates"])[len(bed["rates"]) // 2]],
+    }
+    if "statistics" in bed:
+        serve["statistics"] = ["frozen", "own"]  # a third of the work less: "shrunk" is between the two
+    return [
+        PlannedTry(
+            tunable,
+            number,
+            _requests(setup, testbed, tunable, candidate, serve, f"{tunable.name}, try {number + 1}"),
+        )
+        for number, candidate in enumerate(tunable.candidates)
+    ]
+
+
+def _requests(
+    setup: Setup, testbed: str, tunable: Tunable, candidate: Candidate, serve: Mapping[str, Any], name: str
+) -> tuple[RunRequest, ...]:
+    """Plan runs on the tuning part with a candidate's settings, one for every seed."""
+    bed, sections = setup.testbed(testbed), by_section(candidate)
+    settings = sections.pop("method", {})
+    personalize = {
+        **sections.get("personalize", {}),
         "whom": "new" if bed.data.get("new_clients", 1) else "participating",
         "validate_every": bed.personalize["epochs"],  # the score is that of the last epoch
+        **serve,
     }
-    if "statistics" in bed.personalize:
-        serve["statistics"] = ["frozen", "own"]  # a third of the work less: "shrunk" is between the two
-    for number, candidate in enumerate(tunable.candidates):
-        sections = by_section(candidate)
-        settings = sections.pop("method", {})
-        changes: dict[str, Any] = {
-            **sections,
-            "data": bed.tuning,
-            "personalize": {**sections.get("personalize", {}), **serve},
-        }
-        requests = tuple(
-            plain.request(
-                testbed, tunable.name, seed, f"{tunable.name}, try {number + 1}", settings=settings, **changes
-            )
-            for seed in setup.seeds
-        )
-        planned.append(PlannedTry(tunable, number, requests))
-    return planned
+    changes: dict[str, Any] = {**sections, "data": bed.tuning, "personalize": personalize}
+    plain = replace(setup, tuned=False)
+    return tuple(plain.request(testbed, tunable.name, seed, name, settings=settings, **changes) for seed in setup.seeds)
 
 
-def items(planned: Sequence[PlannedTry]) -> list[Item]:
-    """Turn tries into runs; those that share their training follow each other."""
-    runs = [Item(request, (), (one.tunable.name,)) for one in planned for request in one.requests]
+def items(named: Sequence[tuple[Tunable, RunRequest]]) -> list[Item]:
+    """Turn requests into runs; those that share their training follow each other."""
     groups: dict[str, list[Item]] = {}
-    for item in runs:
+    for tunable, request in named:
+        item = Item(request, (), (tunable.name,))
         groups.setdefault(item.training_key, []).append(item)
     return [item for group in groups.values() for item in group]
+
+
+def served_ways(setup: Setup, testbed: str, tunable: Tunable) -> tuple[str, ...]:
+    """Return the ways that the tables show, which get a rate and statistics of their own."""
+    shown = WAYS.get(tunable.name, ()) if setup.testbed(testbed).data.get("new_clients", 1) else ()
+    return tuple(dict.fromkeys((*shown, *scored_ways(setup, testbed, tunable))))
+
+
+def serving_requests(setup: Setup, testbed: str, tunable: Tunable, winner: int) -> tuple[RunRequest, ...]:
+    """Plan the winner's personalization at every rate and with all statistics; its training is reused.
+
+    A method whose tables show only what trains nothing has nothing to choose.
+    """
+    shown = dict.fromkeys(split_way(how)[0] for how in served_ways(setup, testbed, tunable))
+    ways = [way for way in shown if way not in UNTRAINED]
+    if not ways:
+        return ()
+    return _requests(setup, testbed, tunable, tunable.candidates[winner], {"ways": ways}, f"{tunable.name}, serving")
+
+
+def judge_serving(setup: Setup, testbed: str, tunable: Tunable, runs: Sequence[RunData]) -> dict[str, list[ServingTry]]:
+    """Score every rate and statistics of every way by the clients' mean Last accuracy, over sizes and seeds."""
+    found: dict[str, list[ServingTry]] = {}
+    for how in served_ways(setup, testbed, tunable):
+        way, fixed = split_way(how)
+        scores: dict[tuple[float, Statistics], list[float]] = {}
+        for run in runs:
+            for (tried, _, rate, statistics), clients in run.trials.items():
+                if tried == way and fixed in (None, statistics):
+                    mean = fmean(last for last, _ in clients.values())
+                    scores.setdefault((rate, statistics), []).append(mean)  # type: ignore[arg-type]
+        if scores:
+            found[how] = [
+                ServingTry(rate=rate, statistics=statistics, score=fmean(values))
+                for (rate, statistics), values in sorted(scores.items())
+            ]
+    return found
 
 
 def judge(
     setup: Setup, testbed: str, tunable: Tunable, planned: Sequence[PlannedTry], runs: Mapping[str, Run], command: str
 ) -> TunedMethod:
-    """Score all tries of a method and name the winner."""
+    """Score all tries of a method and name the winner; how it serves clients is chosen after that."""
     ways, names = scored_ways(setup, testbed, tunable), sizes(setup, testbed)
     judged = []
     for one in planned:
@@ -144,6 +191,11 @@ def merged(setup: Setup, testbed: str, folder: Path, found: Mapping[str, TunedMe
     return Tuned(scale=setup.scale.name, testbed=testbed, data=data, methods=ordered)
 
 
+def serving_in_words(method: TunedMethod) -> str:
+    """Write the rate and the statistics of every way; nothing where none were tuned."""
+    return ", ".join(f"{way} at {one.rate:g} {one.statistics}" for way, one in method.chosen.items())
+
+
 def in_words(settings: Candidate) -> str:
     """Write settings as TOML would; none are the method's own."""
     return ", ".join(f"{key} = {value}" for key, value in settings.items()) or "as it is"
@@ -157,4 +209,6 @@ def as_markdown(log: Tuned) -> str:
             mark = "**" if number == method.winner else ""
             cells = (f"`{name}`" if not number else "", in_words(one.settings), f"{100 * one.score:.1f}")
             lines.append("| " + " | ".join(f"{mark}{cell}{mark}" if cell else "" for cell in cells) + " |")
+        if method.serving:
+            lines.append(f"| | serves new clients: {serving_in_words(method)} | |")
     return "\n".join(lines)
