@@ -19,6 +19,7 @@ ALLOWED = {
     "pflbed/foreign_tables.py": {"parquet.ParquetFile", "csv.open_csv"},
     "pflbed/images.py": {"Image.open"},
     "fedbasis/tensors/files.py": {"safe_open"},
+    "fedbasis/networks/weights_import.py": {"torch.load"},  # with weights_only=True
     "pflbed/workers.py": {"json.loads"},  # messages between a process and its own workers, over a pipe
 }
 

