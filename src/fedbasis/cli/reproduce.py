@@ -20,6 +20,7 @@ class ScaleName(StrEnum):
 
     smoke = "smoke"
     cpu = "cpu"
+    photo = "photo"
     paper = "paper"
 
 
@@ -35,9 +36,10 @@ Places = Annotated[
 
 def reproduce(
     names: Names,
-    scale: Annotated[ScaleName, typer.Option(help="smoke: seconds; cpu: two cores; paper: the paper's settings.")] = (
-        ScaleName.smoke
-    ),
+    scale: Annotated[
+        ScaleName,
+        typer.Option(help="smoke: seconds; cpu: two cores; photo: an ImageNet network on two cores; paper: a GPU."),
+    ] = (ScaleName.smoke),
     data: Places = None,
     cifar: Annotated[str | None, typer.Option(help="The folder of CIFAR-10 and CIFAR-100.")] = None,
     weights: Annotated[str | None, typer.Option(help="Pretrained weights (safetensors) of the network.")] = None,

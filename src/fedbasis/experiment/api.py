@@ -329,7 +329,8 @@ def personalize(
             ``<class>/<image>``.
         labels: The class of every image, as numbers or names; not needed for PFLBed's images and for folders.
         way: How to personalize: "none", "lp", "ft", "ft-prox", "bn", or one of the method's own (``method.ways.own``).
-            None: the method's default, which is "coefficients+classifier" for FedBasis.
+            None: the method's default, which is "coefficients+classifier" for FedBasis. "auto" chooses by
+            cross-validation on the images, and never a way that is worse on them than no personalization.
         epochs: Passes over the images.
         rate: Learning rate of the classifier, or of all weights when fine-tuning; that of coefficients is a multiple
             of it.

@@ -23,6 +23,7 @@ from fedbasis.networks.resolve import all_names
 from fedbasis.networks.statistics import Statistics
 from fedbasis.networks.train import Augment, Preprocessing, Recipe
 from fedbasis.networks.weights import weights_path
+from fedbasis.serving.automatic import AUTO
 from fedbasis.serving.personalize import CLIENT_STATE, all_ways, split_way
 from pflbed import Spec
 from pflbed.dataset import EMBEDDED
@@ -201,7 +202,7 @@ class PersonalizeConfig(ConfigSection):
         default=None,
         min_length=1,
         max_length=100,
-        description="none, lp, ft, ft-prox, bn, the method's own, own+lp, own+ft, client-state; unset: the method's; "
+        description="none, lp, ft, ft-prox, bn, auto, the method's own, own+lp, own+ft, client-state; unset: its own; "
         "@frozen, @own or @shrunk after a way fixes its statistics",
     )
     final_round: bool = Field(
@@ -390,7 +391,7 @@ def _misfits(experiment: Experiment, kind: type[Method] | None) -> list[str]:
         problems.append(f"[data] {error}")
     if kind is not None:
         takes_part = experiment.personalize.whom == "participating"
-        allowed = (*all_ways(kind), *((CLIENT_STATE,) if takes_part and kind.state_group else ()))
+        allowed = (*all_ways(kind), AUTO, *((CLIENT_STATE,) if takes_part and kind.state_group else ()))
         wrong = [way for way in experiment.personalize.ways or () if split_way(way)[0] not in allowed]
         problems += [f"personalize.ways has '{way}'{did_you_mean(way, list(allowed))}" for way in wrong]
         served = experiment.personalize.ways or kind.ways.default

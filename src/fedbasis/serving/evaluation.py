@@ -23,6 +23,7 @@ from fedbasis.methods.base import Adaptation, Context, Method
 from fedbasis.networks.classifier import apply_head, passed
 from fedbasis.networks.statistics import Statistics, has_statistics
 from fedbasis.networks.train import examples_of
+from fedbasis.serving.automatic import AUTO
 from fedbasis.serving.personalize import (
     CLIENT_STATE,
     UNTRAINED,
@@ -82,7 +83,7 @@ class EvaluationPlan:
         normalized, apart = has_statistics(method.task.network.build()), own_statistics or {}
 
         def choices(way: str) -> tuple[Statistics, ...]:
-            choose = apart.get(way, statistics) if normalized and way not in UNTRAINED else None
+            choose = apart.get(way, statistics) if normalized and way not in (*UNTRAINED, AUTO) else None
             return tuple(choose or (default_statistics(method, way),))
 
         return cls(
@@ -201,6 +202,8 @@ def serve(worker: WorkerContext, server: State, item: ServeTask) -> Result:
         "last_predicted": last,
         "best_predicted": last if outcome.best.epoch == outcome.last.epoch else guesses_of(outcome.best),
     }
+    if outcome.choice is not None:
+        record["choice"] = {"way": outcome.choice.way, **{one.way: one.accuracy for one in outcome.choice.judged}}
     tables = method.insight.learned(outcome.last.learned)
     if tables:
         record["learned"] = {name: as_record(table) for name, table in tables.items()}

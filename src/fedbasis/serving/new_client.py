@@ -23,6 +23,7 @@ from fedbasis.networks.hold_out import hold_out
 from fedbasis.networks.models import NetworkSource
 from fedbasis.networks.train import Examples, Recipe, predict
 from fedbasis.serving import artifact
+from fedbasis.serving.automatic import AUTO, Choice
 from fedbasis.serving.memory import require_memory
 from fedbasis.serving.personalize import Fitted, personalize
 from fedbasis.serving.tables import as_record
@@ -57,6 +58,8 @@ class Served:
     tables: Mapping[str, ValueTable]
     """What the client learned besides its model, for a reader."""
     losses: Sequence[float]
+    choice: Choice | None = None
+    """What ``auto`` tried and chose; before and after are then over all images, each held out once."""
     label_counts: Sequence[int]
     """How many images of every class the client has; personalized accuracy weights test images by them."""
     bad: Sequence[tuple[str, str]] = field(default=())
@@ -169,6 +172,12 @@ def serve(
             f"A client needs images of at least 2 classes, but {folder} holds {classes}; add another class."
         )
     held = held_out(data.labels, seed)
+    if way == AUTO:
+        if keep == "best":
+            raise InputError(
+                f"'{AUTO}' compares ways after the last epoch, so it cannot keep the best one; leave it out."
+            )
+        held = torch.zeros_like(held)  # cross-validation holds out every image once, and the model is fitted to all
     if keep == "best" and not held.any():
         raise InputError(
             f"Choosing the best epoch needs images to hold out, {ENOUGH} in all, but {folder} has {len(data)}; "
@@ -187,7 +196,8 @@ def serve(
     before = float((guesses == test.labels).double().mean())
     with context.random_layers():
         result = personalize(method, server, way, train, context, plan, accuracy)
-    fitted = result.best if keep == "best" else result.last
+    fitted, choice = result.best if keep == "best" else result.last, result.choice
+    after = max(result.validation) if keep == "best" else result.validation[-1]
     try:
         require_finite({"": fitted.tensors}, "The model")
     except InputError as error:
@@ -198,11 +208,12 @@ def serve(
         card=card,
         method=method,
         fitted=fitted,
-        way=way,
+        way=way if choice is None else choice.way,
         images=len(train),
-        held_out=int(held.sum()),
-        before=before,
-        after=max(result.validation) if keep == "best" else result.validation[-1],
+        held_out=int(held.sum()) if choice is None else len(data),
+        before=before if choice is None else choice.before,
+        after=after if choice is None else choice.after,
+        choice=choice,
         tables=method.insight.learned(fitted.learned),
         losses=result.losses,
         label_counts=torch.bincount(data.labels, minlength=len(card.classes)).tolist(),
@@ -228,6 +239,8 @@ def model_of(served: Served) -> tuple[artifact.Card, State]:
         "after": served.after,
         "label_counts": list(served.label_counts),
     }
+    if served.choice is not None:
+        provenance["tried"] = {one.way: one.accuracy for one in served.choice.judged}
     alone = served.method.ways.one_network or not served.fitted.learned
     update = {
         "kind": "model",

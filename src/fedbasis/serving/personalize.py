@@ -6,11 +6,12 @@ layers; further names belong to the method (``Ways.own``), and may be followed b
 is the start, and what the method predicts with besides the model is computed again for the trained model. All ways see
 the same batches and augmentation, and all can have the server's normalization statistics, the client's own, or a mean
 of both (``networks.statistics``): ``ft@frozen`` fixes them, otherwise ``Adaptation.statistics`` says which. The result
-holds the model after the Last epoch and after the Best one, chosen on validation data and never on test data.
+holds the model after the Last epoch and after the Best one, chosen on validation data and never on test data. ``auto``
+chooses one of the ways by cross-validation on the client's images (``serving.automatic``).
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from torch import Tensor
@@ -21,6 +22,7 @@ from fedbasis.methods.base import Adaptation, Context, Method
 from fedbasis.networks.classifier import head_steps, passed
 from fedbasis.networks.statistics import CHOICES, Statistics, has_statistics, statistics_of, with_statistics
 from fedbasis.networks.train import Examples, PlainSGD, by_epoch, proximal, sgd_steps
+from fedbasis.serving.automatic import AUTO, Choice, cross_validate
 from fedbasis.tensors.params import State, Tensors
 from pflbed.errors import InputError
 
@@ -34,7 +36,15 @@ FOLLOWING = ("lp", "ft")
 """What may follow a method's own way: its model is the start."""
 AT = "@"
 """Between a way and the statistics that it is fixed to: ``ft@frozen``."""
-SUFFIXES = {"none": "", "lp": " + LP", "ft": " + FT", "ft-prox": " + FT (prox)", "bn": " + BN", CLIENT_STATE: ""}
+SUFFIXES = {
+    AUTO: " (auto)",
+    "none": "",
+    "lp": " + LP",
+    "ft": " + FT",
+    "ft-prox": " + FT (prox)",
+    "bn": " + BN",
+    CLIENT_STATE: "",
+}
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,8 @@ class AdaptationResult:
     best: Fitted
     losses: list[float] = field(default_factory=list)
     validation: list[float] = field(default_factory=list)
+    choice: Choice | None = None
+    """What ``auto`` tried and chose."""
 
 
 def label(method: str, way: str) -> str:
@@ -117,10 +129,13 @@ def personalize(
     ``validate`` scores the current model on validation data along the epochs; without it Best is Last.
     """
     way, fixed = split_way(way)
+    if way == AUTO and fixed is None:
+        return _automatic(method, server, data, context, replace(plan, statistics=None), validate)
     if way not in all_ways(method):
         raise InputError(
-            f"The way of personalizing after {method.about.title} must be one of {', '.join(all_ways(method))}, "
-            f"optionally with {AT}{f' or {AT}'.join(CHOICES)} for its statistics, but it is '{way}'."
+            f"The way of personalizing after {method.about.title} must be {AUTO} or one of "
+            f"{', '.join(all_ways(method))}, these optionally with {AT}{f' or {AT}'.join(CHOICES)} for the statistics, "
+            f"but it is '{way}'{f' with {AT}{fixed}' if fixed else ''}."
         )
     statistics = fixed or plan.statistics or default_statistics(method, way)
     server = _adapted(method, server, statistics, data, context, plan)
@@ -148,6 +163,24 @@ def personalize(
         score(learned)
     last = Fitted(context.model.tensors(), learned, len(losses))
     return AdaptationResult(last, best or last, losses, scores)
+
+
+def _automatic(
+    method: Method,
+    server: State,
+    data: Examples,
+    context: Context,
+    plan: Adaptation,
+    validate: ValidateModel | None,
+) -> AdaptationResult:
+    """Choose a way by cross-validation, and fit the model in this way to all of the images."""
+
+    def fit(way: str, some: Examples) -> tuple[Tensors, Tensors]:
+        last = personalize(method, server, way, some, context, plan).last
+        return last.tensors, last.learned
+
+    choice = cross_validate(method, data, context, fit)
+    return replace(personalize(method, server, choice.way, data, context, plan, validate), choice=choice)
 
 
 def as_it_is(tensors: Tensors, context: Context, validate: ValidateModel | None = None) -> AdaptationResult:

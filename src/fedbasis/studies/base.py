@@ -75,8 +75,9 @@ class Setup:
         return PRINTED if self.scale.name == "paper" else "fedbasis"
 
     def allows(self, name: str) -> bool:
-        """Whether a method, or the method of a variant, was not excluded."""
-        return self.methods is None or variant(name).method in self.methods
+        """Whether a method or variant is compared at this scale and was not excluded."""
+        known = self.scale.compared is None or name in self.scale.compared
+        return known and (self.methods is None or variant(name).method in self.methods)
 
     def testbed(self, name: str) -> TestbedSettings:
         """Return one of the scale's datasets."""

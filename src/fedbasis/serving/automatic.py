@@ -1,0 +1,140 @@
+"""Choose how to personalize for one client, by cross-validation on the client's own images.
+
+The ways that fit a method are tried from the simplest on. Every image is predicted once by a model that was fitted to
+the other images, so ways are compared image by image. The simplest way within one standard error of the best is chosen,
+and the unpersonalized model unless a way is better than it: a client is never given a model that its own held-out
+images speak against.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from fedbasis.methods.base import Context, Method
+from fedbasis.networks.statistics import Statistics, has_statistics
+from fedbasis.networks.train import Examples
+from fedbasis.tensors.params import Tensors
+from fedbasis.tensors.seeding import numpy_generator
+
+Fit = Callable[[str, Examples], tuple[Tensors, Tensors]]
+AUTO = "auto"
+"""The way that chooses another one."""
+NONE = "none"
+FOLDS = 4
+"""Parts of a client's images; each is held out once."""
+ROUNDING = 1e-9
+"""Where one image alone differs, its share of the images is exactly the standard error."""
+TRIED: tuple[Statistics, ...] = ("frozen", "own")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One way, and which of the client's images it predicts right when they are held out."""
+
+    way: str
+    right: Tensor
+
+    @property
+    def accuracy(self) -> float:
+        """The share of images."""
+        return float(self.right.double().mean())
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The way that was chosen, and what was tried, from simple to complex."""
+
+    way: str
+    judged: tuple[Judged, ...]
+
+    @property
+    def before(self) -> float:
+        """The accuracy without personalization."""
+        return self.judged[0].accuracy
+
+    @property
+    def after(self) -> float:
+        """The accuracy of the chosen way on held-out images."""
+        return next(one.accuracy for one in self.judged if one.way == self.way)
+
+    @property
+    def reason(self) -> str:
+        """Why it was chosen, in one sentence."""
+        best = max(self.judged, key=lambda one: one.accuracy)
+        held = f"{len(best.right)} images, each held out once"
+        if self.way == NONE and best.way == NONE:
+            return f"no way of personalizing is better than none on {held}"
+        if self.way == best.way:
+            return f"it is the best on {held}"
+        return f"it is the simplest within one standard error of the best, {best.way}, on {held}"
+
+
+def candidates(method: Method) -> tuple[str, ...]:
+    """List the ways to choose from, from the simplest on: no personalization, then the method's own and default ways.
+
+    Each is tried with the server's normalization statistics and with the client's own, except those that learn so
+    little that only the server's make sense.
+    """
+    ways = [way for way in (*method.ways.own, *method.ways.default) if way != NONE]
+    if not has_statistics(method.task.network.build()):
+        return (NONE, *dict.fromkeys(ways))
+    return (
+        NONE,
+        *dict.fromkeys(
+            f"{way}@{statistics}" for way in ways for statistics in (TRIED[:1] if way in method.ways.frozen else TRIED)
+        ),
+    )
+
+
+def folds(labels: Tensor, seed: int) -> Iterator[Tensor]:
+    """Yield masks of the rows to hold out: every row once, the classes spread evenly over the parts."""
+    count = min(FOLDS, len(labels))
+    generator = numpy_generator(seed, "folds")
+    shuffled = torch.from_numpy(generator.permutation(len(labels)))
+    by_class = shuffled[torch.argsort(labels[shuffled], stable=True)]
+    part = torch.empty(len(labels), dtype=torch.long)
+    part[by_class] = torch.arange(len(labels)) % count
+    for number in range(count):
+        yield part == number
+
+
+def choose(judged: Sequence[Judged]) -> str:
+    """Return the simplest way within one standard error of the best, but none that is below the first."""
+    first, best = judged[0], max(judged, key=lambda one: one.accuracy)
+    for one in judged:
+        gap = best.right.double() - one.right.double()
+        error = float(gap.std()) / sqrt(len(gap)) if len(gap) > 1 else 0.0
+        if float(gap.mean()) <= error + ROUNDING:
+            return one.way if one.accuracy >= first.accuracy else first.way
+    return best.way
+
+
+def cross_validate(method: Method, data: Examples, context: Context, fit: Fit) -> Choice:
+    """Try all candidates on a client's images and choose one.
+
+    Args:
+        method: The method.
+        data: The client's images.
+        context: The working model and the seed.
+        fit: Personalizes in a way on some images, and returns the model and what else was learned.
+    """
+
+    def right(way: str, train: Examples, rows: Tensor) -> Tensor:
+        tensors, learned = fit(way, train)
+        context.model.load(tensors)
+        chances = method.serving.probabilities(context.model, learned, data.pixels[rows])
+        return chances.argmax(1) == data.labels[rows]
+
+    judged = []
+    for way in candidates(method):
+        correct = torch.zeros(len(data), dtype=torch.bool)
+        if way == NONE:
+            correct[:] = right(way, data, torch.ones_like(correct))
+        else:
+            for held in folds(data.labels, context.seed):
+                correct[held] = right(way, Examples(data.pixels[~held], data.labels[~held]), held)
+        judged.append(Judged(way, correct))
+    return Choice(choose(judged), tuple(judged))
