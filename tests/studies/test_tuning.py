@@ -280,7 +280,7 @@ def test_the_command_tries_scores_resumes_and_shows(tmp_path: Path, monkeypatch:
     assert {path: path.stat().st_mtime_ns for path in out.rglob("results.json")} == written
     assert read_tuned(out / "smoke-digits4.json") == log
     shown = call("--show")
-    assert "method.tau = 0.3" in shown
+    assert "method.bases = 8" in shown
     assert as_markdown(log).count("**") == 2 * (3 if method.winner == 0 else 2)
 
 

@@ -95,7 +95,7 @@ TUNABLES: Mapping[str, Tunable] = {
         Tunable("fed-mtl", _own("l1", 1e-4, 1e-2, 1e-1), participating=KEPT),
         Tunable("ifca", _own("clusters", 2, 3, 6)),
         Tunable("fedem", _own("components", 2, 4, 5)),
-        Tunable("fedbasis", (*_own("coefficient_rate", 0.3), *_own("tau", 0.3), *_own("warm_start", 0.5)),
+        Tunable("fedbasis", (*_own("major", False), *_own("bases", 8), {"method.major": False, RATE: 0.02}),
                 ways=("coefficients+classifier",)),
         Tunable(
             PRINTED,
