@@ -152,8 +152,10 @@ def test_the_command_and_the_library_choose_alike_and_say_what_they_tried(
     said = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "b")], catch_exceptions=False).output
     assert "Tried: none " in said
     assert f"Chosen: {found['how']}, because " in said
-    mine = fb.personalize(fb.load(bases), data, way="auto", epochs=1)
+    loaded = fb.load(bases)
+    assert isinstance(loaded, fb.Trained)
+    mine = fb.personalize(loaded, data, way="auto", epochs=1)
     assert mine.card.provenance["personalized_by"] == found["how"]
     assert mine.card.provenance["tried"] == found["tried"]
     with pytest.raises(InputError, match="cannot keep the best one"):
-        fb.personalize(fb.load(bases), data, way="auto", keep="best")
+        fb.personalize(loaded, data, way="auto", keep="best")

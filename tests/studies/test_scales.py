@@ -277,7 +277,9 @@ def test_datasets_split_and_clients_train_nothing() -> None:
     assert [request for name in ("datasets", "split", "clients") for request in requests(name)] == []
 
 
-@pytest.mark.parametrize(("scale", "part"), [("smoke", "all"), ("cpu", "tables"), ("photo", "tables"), ("paper", "all")])
+@pytest.mark.parametrize(
+    ("scale", "part"), [("smoke", "all"), ("cpu", "tables"), ("photo", "tables"), ("paper", "all")]
+)
 def test_every_run_of_a_table_is_on_the_part_of_its_scale(scale: str, part: str) -> None:
     """No table at the scale cpu has an image on which settings were chosen; the paper knows no such part."""
     setup = Setup(SCALES[scale], strict=False)

@@ -46,11 +46,14 @@ def test_whatever_the_tables_compare_is_tuned() -> None:
 @pytest.mark.parametrize("name", TUNABLES)
 def test_every_method_has_the_same_number_of_different_valid_tries(name: str) -> None:
     tunable = TUNABLES[name]
-    assert len(tunable.candidates) == TRIES
-    assert tunable.candidates[0] == {}
-    assert [dict(one) for one in tunable.candidates[1:3]] == [{"train.rate": rate} for rate in RATES]
+    for best, rate in enumerate((None, *RATES)):
+        candidates = tunable.candidates(best)
+        assert len(candidates) == TRIES
+        assert [dict(one) for one in candidates[:3]] == [{}, *({"train.rate": rate} for rate in RATES)]
+        for tried, own in zip(candidates[3:], tunable.own, strict=True):  # at the best rate, unless they name one
+            assert dict(tried) == {**({} if rate is None else {"train.rate": rate}), **own}
     for testbed in SCALES["cpu"].testbeds:
-        planned = tries(CPU, testbed, tunable)
+        planned = tries(CPU, testbed, tunable, best=1)
         experiments = [one.requests[0].experiment for one in planned]  # checked when made
         assert len({json.dumps(e.as_dict(), sort_keys=True) for e in experiments}) == TRIES
         for one, e in zip(planned, experiments, strict=True):
@@ -80,10 +83,10 @@ def test_tries_are_on_the_tuning_part_with_seeds_of_their_own_and_else_as_in_the
 @pytest.mark.parametrize("name", TUNABLES)
 def test_the_winner_serves_at_every_rate_and_with_all_statistics_after_the_same_training(name: str) -> None:
     tunable, bed = TUNABLES[name], SCALES["cpu"].testbeds["pacs"]
-    tried = tries(CPU, "pacs", tunable)[4].requests
-    serving = serving_requests(CPU, "pacs", tunable, 4)
-    assert len(serving) == len(tried) == 2
-    for before, after in zip(tried, serving, strict=True):
+    tried = tries(CPU, "pacs", tunable, best=2)[4]
+    serving = serving_requests(CPU, "pacs", tunable, tried.candidate)
+    assert len(serving) == len(tried.requests) == 2
+    for before, after in zip(tried.requests, serving, strict=True):
         assert Item(before, (), ()).training_key == Item(after, (), ()).training_key
         p = after.experiment.personalize
         assert p.rates == tuple(bed.personalize["rates"])
@@ -229,7 +232,9 @@ def test_the_shipped_logs_are_of_these_tries(path: Path) -> None:
     assert path.name == tuned.file_name(log.scale, log.testbed)
     assert log.data["part"] == "tuning"
     for name, method in log.methods.items():
-        assert [one.settings for one in method.tries] == [dict(one) for one in TUNABLES[name].candidates]
+        rates = [one.score for one in method.tries[:3]]
+        expected = TUNABLES[name].candidates(rates.index(max(rates)))
+        assert [one.settings for one in method.tries] == [dict(one) for one in expected]
         assert min(method.seeds) >= FIRST_SEED
         for one in method.tries:
             assert one.score == pytest.approx(fmean(fmean(values) for values in one.scores.values()), abs=1e-12)
@@ -255,7 +260,7 @@ def test_the_command_tries_scores_resumes_and_shows(tmp_path: Path, monkeypatch:
         assert result.exit_code == 0, result.output
         return result.output
 
-    assert "6 runs: 0 done, 6 to do." in call("fedbasis", "--dry-run")
+    assert "3 runs: 0 done, 3 to do." in call("fedbasis", "--dry-run")
     assert not out.exists()
     said = call("fedbasis")
     assert "won" in said
@@ -274,7 +279,11 @@ def test_the_command_tries_scores_resumes_and_shows(tmp_path: Path, monkeypatch:
     assert set(method.serving) == {"lp", "coefficients+classifier", "coefficients"}  # the tables', and what is scored
     assert {(one.rate, one.statistics) for one in method.serving["lp"]} == {(0.01, "own")}  # all that smoke tries
     assert "serves new clients: lp at 0.01 own" in said
-    assert "6 runs: 6 done, 0 to do." in call("fedbasis", "--dry-run")
+    assert "3 runs: 3 done, 0 to do." in call("fedbasis", "--dry-run")
+    rates = [one.score for one in method.tries[:3]]
+    assert [one.settings for one in method.tries] == [
+        dict(one) for one in TUNABLES["fedbasis"].candidates(rates.index(max(rates)))
+    ]
     written = {path: path.stat().st_mtime_ns for path in out.rglob("results.json")}
     call("fedbasis")
     assert {path: path.stat().st_mtime_ns for path in out.rglob("results.json")} == written

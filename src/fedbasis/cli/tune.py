@@ -36,30 +36,20 @@ def tune(
 ) -> None:
     """Choose settings of methods on a fixed quarter of a dataset, of which no table shows an image.
 
-    Every method has the same number of tries: its settings as they are, two other learning rates, and three more over
-    what matters to it. A try is an ordinary run; its score is the mean accuracy of new clients after the last epoch,
-    and the highest score wins. The winner then serves those clients at every learning rate of personalization and with
-    all normalization statistics, and the best is chosen for each way of personalizing.
+    Every method has the same number of tries: its settings as they are, two other learning rates, and at the best of
+    these three more over what matters to it. A try is an ordinary run; its score is the mean accuracy of new clients
+    after the last epoch, and the highest score wins. The winner then serves those clients at every learning rate of
+    personalization and with all normalization statistics, and the best is chosen for each way of personalizing.
 
     After a stop, the same command resumes. The log <scale>-<testbed>.json in --out has every try, its score and the
     winner; the tables of 'fedbasis reproduce' use the logs in src/fedbasis/studies/tuned.
     """
-    from fedbasis.report.runs import RunData
     from fedbasis.studies.base import Setup
+    from fedbasis.studies.candidates import BY_RATE, TRIES
     from fedbasis.studies.run import carry_out_plan, finished
     from fedbasis.studies.scales import SCALES
-    from fedbasis.studies.tuning import (
-        FIRST_SEED,
-        complete,
-        items,
-        judge,
-        judge_serving,
-        merged,
-        serving_requests,
-        tries,
-        tunables,
-        tuned_testbed,
-    )
+    from fedbasis.studies.tuning import FIRST_SEED, items, merged, tries, tunables, tuned_testbed
+    from fedbasis.studies.tuning import tune as tune_methods
 
     size = SCALES[scale.value]
     bed = tuned_testbed(size, testbed)
@@ -69,52 +59,34 @@ def tune(
         return
     numbers = tuple(range(FIRST_SEED, FIRST_SEED + seeds))
     setup = Setup(size, places_of(data or [], None), weights, numbers, strict=not dry_run, tuned=False)
-    planned = {one.name: tries(setup, bed, one) for one in chosen}
-    runs = items([(one.tunable, request) for of in planned.values() for one in of for request in one.requests])
     if dry_run:
+        runs = items(one for tunable in chosen for one in tries(setup, bed, tunable)[: len(BY_RATE)])
         done_before = finished(runs, out)
-        console.print(plan_table(runs, done_before, f"tuning, {size.what}"))
-        console.print(f"{len(runs)} runs: {sum(done_before)} done, {len(runs) - sum(done_before)} to do.")
+        console.print(plan_table(runs, done_before, f"tuning, {size.what}: the learning rates"))
+        console.print(
+            f"{len(runs)} runs: {sum(done_before)} done, {len(runs) - sum(done_before)} to do. Then, at each method's "
+            f"best rate, {TRIES - len(BY_RATE)} tries over its own settings, and one run that serves in every way."
+        )
         return
     setup.require_places()
     writable(out)
-    command = _command(chosen, scale.value, bed, setup, seeds)
-    with PlanProgress(runs) as progress:
-        done = carry_out_plan(runs, out, jobs, progress.observer, progress.ended)
-    found = {
-        one.name: judge(setup, bed, one, planned[one.name], done.runs, command)
-        for one in chosen
-        if complete(planned[one.name], done.runs)
-    }
-    winners = {
-        one.name: serving_requests(setup, bed, one, found[one.name].winner) for one in chosen if one.name in found
-    }
-    serving = items([(one, request) for one in chosen for request in winners.get(one.name, ())])
-    with PlanProgress(serving) as progress:
-        served = carry_out_plan(serving, out, jobs, progress.observer, progress.ended)
-    failed = [*done.failed, *served.failed]
+
+    def carry_out(runs: list[Any]) -> Any:
+        with PlanProgress(runs) as progress:
+            return carry_out_plan(runs, out, jobs, progress.observer, progress.ended)
+
+    found, failed = tune_methods(setup, bed, chosen, carry_out, _command(chosen, scale.value, bed, setup, seeds))
     for item, error in failed:
         say(f"{item.request.name}, seed {item.request.seed}: {error}")
-    ready = {
-        one.name: found[one.name].model_copy(
-            update={
-                "serving": judge_serving(
-                    setup, bed, one, [RunData(served.runs[request.key]) for request in winners[one.name]]
-                )
-            }
-        )
-        for one in chosen
-        if one.name in found and all(request.key in served.runs for request in winners[one.name])
-    }
-    if ready:
-        log = merged(setup, bed, out, ready)
+    if found:
+        log = merged(setup, bed, out, found)
         path = log.save(out)
-        _show(log, list(ready))
+        _show(log, list(found))
         say(f"Log: {path}")
     if failed:
         raise InputError(
-            f"All {len(runs) + len(serving)} runs must succeed, but {len(failed)} did not (see above); a method that "
-            "lacks a run has no winner, and the same command runs it again."
+            f"All runs must succeed, but {len(failed)} did not (see above); a method that lacks a run has no winner, "
+            "and the same command runs it again."
         )
 
 

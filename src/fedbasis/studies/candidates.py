@@ -1,8 +1,8 @@
 """The settings that ``fedbasis tune`` tries for every method: data, the same number of tries for all.
 
 The first try is the method as it is. The next two are the other learning rates of ``RATES``, the same for all. The last
-three are over the settings that the method's own paper names as important, or, for a method without any, over the
-weight decay. A key is ``section.setting`` of an experiment's TOML file.
+three are at the best of these rates, and over the settings that the method's own paper names as important, or, for a
+method without any, over the weight decay. A key is ``section.setting`` of an experiment's TOML file.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from fedbasis.studies.variants import PRINTED, variant
 
 Candidate = Mapping[str, Any]
 TRIES = 6
-RATES = (0.02, 0.05)
+RATES = (0.05, 0.1)
 """Learning rates of local training besides the scale's own, 0.01."""
 RATE, DECAY, PROX = "train.rate", "train.decay", "personalize.prox"
 
@@ -24,7 +24,7 @@ class Tunable:
 
     name: str
     own: tuple[Candidate, ...] = field(repr=False)
-    """The three tries over its own settings."""
+    """The three tries over its own settings, at the best learning rate unless they name one."""
     ways: tuple[str, ...] = ()
     """The ways whose accuracy on new clients is the score; none: the method's default ways."""
     participating: tuple[str, ...] = ()
@@ -35,17 +35,18 @@ class Tunable:
         """The method's name."""
         return variant(self.name).method
 
-    @property
-    def candidates(self) -> tuple[Candidate, ...]:
-        """All tries in order."""
-        return ({}, *({RATE: rate} for rate in RATES), *self.own)
+    def candidates(self, best: int) -> tuple[Candidate, ...]:
+        """Return all tries in order, where ``best`` is the number of the best one of the learning rates."""
+        return (*BY_RATE, *({**BY_RATE[best], **own} for own in self.own))
 
 
+BY_RATE: tuple[Candidate, ...] = ({}, *({RATE: rate} for rate in RATES))
+"""The first tries of every method."""
 KEPT = ("client-state",)
-REGULARIZED: tuple[Candidate, ...] = ({DECAY: 1e-3}, *({RATE: rate, DECAY: 1e-3} for rate in RATES))
-"""For methods without important settings of their own: the three rates with ten times the usual weight decay."""
-PULLED: tuple[Candidate, ...] = ({PROX: 0.1}, *({RATE: rate, PROX: 0.1} for rate in RATES))
-"""The three rates with a weaker pull of ft-prox, whose default is 1."""
+REGULARIZED: tuple[Candidate, ...] = ({DECAY: 0.0}, {DECAY: 1e-3}, {DECAY: 5e-3})
+"""For methods without important settings of their own; the usual weight decay is 1e-4."""
+PULLED: tuple[Candidate, ...] = ({PROX: 0.1}, {PROX: 0.01}, {DECAY: 1e-3})
+"""Weaker pulls of ft-prox, whose default is 1."""
 
 
 def _own(name: str, *values: Any) -> tuple[Candidate, ...]:
@@ -61,7 +62,7 @@ TUNABLES: Mapping[str, Tunable] = {
         Tunable("fedbn", REGULARIZED, ways=("bn", "lp", "ft"), participating=KEPT),
         Tunable(
             "fedrep",
-            (*_own("head_epochs", 5, 20), {"method.head_epochs": 5, RATE: 0.02}),
+            (*_own("head_epochs", 5, 20), {DECAY: 1e-3}),
             ways=("lp", "ft"),
             participating=KEPT,
         ),
@@ -69,12 +70,12 @@ TUNABLES: Mapping[str, Tunable] = {
         Tunable("lg-fedavg", REGULARIZED, participating=KEPT),
         Tunable(
             "pfedhn",
-            (*_own("rate", 0.2, 1.0), {"method.rate": 1.0, RATE: 0.02}),
+            (*_own("rate", 0.2, 1.0), {DECAY: 1e-3}),
             ways=("embedding+lp", "embedding+ft"),
         ),
-        Tunable("per-fedavg-fo", (*_own("inner_rate", 0.001, 0.03), {"method.inner_rate": 0.03, RATE: 0.02}),
+        Tunable("per-fedavg-fo", _own("inner_rate", 0.001, 0.03, 0.1),
                 ways=("ft",)),
-        Tunable("per-fedavg-hf", (*_own("inner_rate", 0.001, 0.03), {"method.inner_rate": 0.03, RATE: 0.02}),
+        Tunable("per-fedavg-hf", _own("inner_rate", 0.001, 0.03, 0.1),
                 ways=("ft",)),
         Tunable("knn-per", (*_own("lam", "tuned", 0.25), {"method.k": 30}), ways=("knn", "knn+ft")),
         # The product of rate and strength is the step of w towards theta: 0.15 by default.
@@ -95,7 +96,7 @@ TUNABLES: Mapping[str, Tunable] = {
         Tunable("fed-mtl", _own("l1", 1e-4, 1e-2, 1e-1), participating=KEPT),
         Tunable("ifca", _own("clusters", 2, 3, 6)),
         Tunable("fedem", _own("components", 2, 4, 5)),
-        Tunable("fedbasis", (*_own("major", False), *_own("bases", 8), {"method.major": False, RATE: 0.02}),
+        Tunable("fedbasis", (*_own("major", False), *_own("bases", 8), {"method.major": False, "method.bases": 8}),
                 ways=("coefficients+classifier",)),
         Tunable(
             PRINTED,

@@ -2,11 +2,12 @@
 
 A try is an ordinary run on the tuning part: other images than those of any table, and other seeds. Its score is the
 mean personalized accuracy (Last) of that part's clients over the sizes and the method's ways. All tries personalize at
-one rate. The winner then personalizes those clients once more, at every rate and with all normalization statistics:
-for every way, the best of these is what the tables use.
+one rate. First the learning rates of training are tried, then the method's own settings at the best of these. The
+winner then personalizes those clients once more, at every rate and with all normalization statistics: for every way,
+the best of these is what the tables use.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -17,9 +18,10 @@ from fedbasis.networks.statistics import Statistics
 from fedbasis.report.runs import RunData
 from fedbasis.serving.personalize import UNTRAINED, split_way
 from fedbasis.studies.base import RunRequest, Setup
-from fedbasis.studies.candidates import TUNABLES, Candidate, Tunable
+from fedbasis.studies.candidates import BY_RATE, TUNABLES, Candidate, Tunable
 from fedbasis.studies.new_clients import WAYS, sizes
 from fedbasis.studies.plan import Item
+from fedbasis.studies.run import Done
 from fedbasis.studies.scales import Scale
 from fedbasis.studies.tuned import ServingTry, Try, Tuned, TunedMethod, by_section, file_name, read_tuned
 from fedbasis.training.runs import Run
@@ -35,13 +37,8 @@ class PlannedTry:
     """One try of one method: a run for every seed."""
 
     tunable: Tunable
-    number: int
+    candidate: Candidate
     requests: tuple[RunRequest, ...]
-
-    @property
-    def candidate(self) -> Candidate:
-        """Its settings."""
-        return self.tunable.candidates[self.number]
 
 
 def tunables(names: Sequence[str]) -> list[Tunable]:
@@ -72,8 +69,8 @@ def scored_ways(setup: Setup, testbed: str, tunable: Tunable) -> tuple[str, ...]
     return ways if setup.testbed(testbed).data.get("new_clients", 1) else tunable.participating or ways
 
 
-def tries(setup: Setup, testbed: str, tunable: Tunable) -> list[PlannedTry]:
-    """Plan all tries of a method."""
+def tries(setup: Setup, testbed: str, tunable: Tunable, best: int = 0) -> list[PlannedTry]:
+    """Plan all tries of a method, where ``best`` is the number of the best one of its learning rates."""
     bed = setup.testbed(testbed).personalize
     serve: dict[str, Any] = {
         "ways": list(scored_ways(setup, testbed, tunable)),
@@ -82,12 +79,8 @@ def tries(setup: Setup, testbed: str, tunable: Tunable) -> list[PlannedTry]:
     if "statistics" in bed:
         serve["statistics"] = ["frozen", "own"]  # a third of the work less: "shrunk" is between the two
     return [
-        PlannedTry(
-            tunable,
-            number,
-            _requests(setup, testbed, tunable, candidate, serve, f"{tunable.name}, try {number + 1}"),
-        )
-        for number, candidate in enumerate(tunable.candidates)
+        PlannedTry(tunable, one, _requests(setup, testbed, tunable, one, serve, f"{tunable.name}, try {number + 1}"))
+        for number, one in enumerate(tunable.candidates(best))
     ]
 
 
@@ -108,13 +101,58 @@ def _requests(
     return tuple(plain.request(testbed, tunable.name, seed, name, settings=settings, **changes) for seed in setup.seeds)
 
 
-def items(named: Sequence[tuple[Tunable, RunRequest]]) -> list[Item]:
-    """Turn requests into runs; those that share their training follow each other."""
+def items(planned: Iterable[PlannedTry]) -> list[Item]:
+    """Turn tries into runs; those that share their training follow each other."""
     groups: dict[str, list[Item]] = {}
-    for tunable, request in named:
-        item = Item(request, (), (tunable.name,))
-        groups.setdefault(item.training_key, []).append(item)
+    for one in planned:
+        for request in one.requests:
+            item = Item(request, (), (one.tunable.name,))
+            groups.setdefault(item.training_key, []).append(item)
     return [item for group in groups.values() for item in group]
+
+
+def tune(
+    setup: Setup, testbed: str, chosen: Sequence[Tunable], carry_out: Callable[[list[Item]], Done], command: str
+) -> tuple[dict[str, TunedMethod], list[tuple[Item, Exception]]]:
+    """Try the learning rates, then the methods' own settings at the best of them, then how the winners serve clients.
+
+    Args:
+        setup: Scale, data and seeds.
+        testbed: The dataset.
+        chosen: What to tune.
+        carry_out: Runs a plan.
+        command: The command line, for the log.
+
+    Returns:
+        The methods of which all runs ended well, and the runs that did not.
+    """
+    failed: list[tuple[Item, Exception]] = []
+    runs: dict[str, Run] = {}
+
+    def ended_well(planned: Mapping[str, Sequence[PlannedTry]]) -> list[Tunable]:
+        done = carry_out(items(one for of_method in planned.values() for one in of_method))
+        failed.extend(done.failed)
+        runs.update(done.runs)
+        return [one for one in chosen if one.name in planned and complete(planned[one.name], runs)]
+
+    def judged(tunable: Tunable, planned: Sequence[PlannedTry]) -> TunedMethod:
+        return judge(setup, testbed, tunable, planned, runs, command)
+
+    first = {one.name: tries(setup, testbed, one)[: len(BY_RATE)] for one in chosen}
+    rated = ended_well(first)
+    every = {one.name: tries(setup, testbed, one, judged(one, first[one.name]).winner) for one in rated}
+    winners = {one.name: judged(one, every[one.name]) for one in ended_well(every)}
+    serving = {
+        one.name: [PlannedTry(one, {}, serving_requests(setup, testbed, one, winners[one.name].settings))]
+        for one in rated
+        if one.name in winners
+    }
+    found = {}
+    for one in ended_well(serving):
+        served = [RunData(runs[request.key]) for request in serving[one.name][0].requests]
+        tried = judge_serving(setup, testbed, one, served)
+        found[one.name] = winners[one.name].model_copy(update={"serving": tried})
+    return found, failed
 
 
 def served_ways(setup: Setup, testbed: str, tunable: Tunable) -> tuple[str, ...]:
@@ -123,7 +161,7 @@ def served_ways(setup: Setup, testbed: str, tunable: Tunable) -> tuple[str, ...]
     return tuple(dict.fromkeys((*shown, *scored_ways(setup, testbed, tunable))))
 
 
-def serving_requests(setup: Setup, testbed: str, tunable: Tunable, winner: int) -> tuple[RunRequest, ...]:
+def serving_requests(setup: Setup, testbed: str, tunable: Tunable, winner: Candidate) -> tuple[RunRequest, ...]:
     """Plan the winner's personalization at every rate and with all statistics; its training is reused.
 
     A method whose tables show only what trains nothing has nothing to choose.
@@ -132,7 +170,7 @@ def serving_requests(setup: Setup, testbed: str, tunable: Tunable, winner: int) 
     ways = [way for way in shown if way not in UNTRAINED]
     if not ways:
         return ()
-    return _requests(setup, testbed, tunable, tunable.candidates[winner], {"ways": ways}, f"{tunable.name}, serving")
+    return _requests(setup, testbed, tunable, winner, {"ways": ways}, f"{tunable.name}, serving")
 
 
 def judge_serving(setup: Setup, testbed: str, tunable: Tunable, runs: Sequence[RunData]) -> dict[str, list[ServingTry]]:
