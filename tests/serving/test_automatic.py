@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 import fedbasis as fb
@@ -134,7 +135,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     for number, (pixels, label) in enumerate(zip(client.pixels[:12], client.labels[:12].tolist(), strict=True)):
         folder = root / "client" / some.classes[label]
         folder.mkdir(parents=True, exist_ok=True)
-        pflbed.images.Image.fromarray(pixels).save(folder / f"{number}.png")
+        Image.fromarray(pixels).save(folder / f"{number}.png")
     return root / "bases", root / "client"
 
 
