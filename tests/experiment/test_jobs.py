@@ -11,7 +11,7 @@ import pytest
 
 from fedbasis.experiment import demo
 from fedbasis.experiment import jobs as jobs_module
-from fedbasis.experiment.config import read
+from fedbasis.experiment.config import Experiment, read
 from fedbasis.experiment.jobs import RunJob, carry_out, execute_all
 from fedbasis.training.events import ignore
 from fedbasis.training.runs import Run, read_lines
@@ -28,8 +28,12 @@ def write_config(path: Path, dataset: Path, method: str, rounds: int) -> Path:
 
 def run_demo(folder: Path, configs: list[Path], cache: str) -> None:
     """What a process does: ``fedbasis demo`` of these experiments, in a session of its own."""
+
+    def experiments(seed: int = 0, fast: bool = True) -> list[Experiment]:
+        return [read(path) for path in configs]
+
     os.setsid()
-    demo.experiments = lambda seed, fast: [read(path) for path in configs]
+    demo.experiments = experiments
     work(["demo", "--out", str(folder / "runs"), "--report", str(folder / "report.html")], folder, None, cache)
 
 
