@@ -16,6 +16,7 @@ from fedbasis.networks.models import Network
 from fedbasis.networks.train import Recipe
 from helpers import gone, wait_until
 from helpers.cli_own import write_installed
+from helpers.fork_server import share_fork_server
 from pflbed.lock import alone
 from pflbed.sources import digits4
 from shapes import write_images
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 pytest.register_assert_rewrite("methods.helpers")  # their assertions explain themselves, too
 torch.set_num_threads(1)
+share_fork_server()
 settings.register_profile("steady", deadline=None, derandomize=True)  # no test is timed, and none depends on luck
 settings.load_profile("steady")
 

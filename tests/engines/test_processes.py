@@ -1,6 +1,5 @@
 """A worker process: replaced when it dies, deaf to Ctrl-C, gone with its parent, and never a second user's script."""
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -11,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedbasis.engines.pool import START
-from fedbasis.engines.processes import WorkerDiedError, WorkerProcess, WorkerStoppedError
+from fedbasis.engines.processes import WorkerDiedError, WorkerProcess, WorkerStoppedError, worker_context
 from fedbasis.engines.transport import dumps, loads
 from helpers import MINUTES, gone, wait_until
 
@@ -35,7 +33,7 @@ def echo(connection: Connection, prefix: str) -> None:
 
 @pytest.fixture
 def worker() -> Iterator[WorkerProcess]:
-    made = WorkerProcess(multiprocessing.get_context(START), echo, ("heard ",))
+    made = WorkerProcess(worker_context([]), echo, ("heard ",))
     yield made
     made.stop()
     made.join()

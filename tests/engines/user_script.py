@@ -19,7 +19,7 @@ from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context, Method, Sent, Task
 from fedbasis.methods.fedavg import FedAvg
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Examples, Preprocessing, Recipe
+from fedbasis.networks.train import Examples, FlatAdam, Preprocessing, Recipe
 from fedbasis.serving.personalize import personalize
 from fedbasis.tensors.params import State
 
@@ -27,7 +27,7 @@ SERVED: dict[str, dict[str, Any]] = {
     "fedavg": {},
     "fedbasis": {"bases": 2, "coefficient_optimizer": "sgd"},
     "fedrod": {},
-    "pfedhn": {},
+    "pfedhn": {"hidden": 8, "embedding": 3, "layers": 1},
 }
 STRENGTH = 0.5
 RECIPE = Recipe(preprocessing=Preprocessing(12), epochs=1, batch=8, rate=0.05)
@@ -112,5 +112,8 @@ if "--run" in sys.argv:  # not a guard: a process that imported this script agai
         for how in ("lp", "ft", *made.ways.own):
             context = Context(7, "new", made.task.network.workspace())
             personalize(made, server, how, first, context, Adaptation(epochs=1, rate=0.05))
+    coefficients = torch.zeros(3)
+    coefficients.grad = torch.ones(3)
+    FlatAdam(coefficients, 0.1).step()
     outcome["compiler"].append("torch._dynamo" in sys.modules)
     print(json.dumps(outcome))

@@ -31,18 +31,6 @@ from helpers import wait_until as wait_until  # noqa: PLC0414
 SERVER = multiprocessing.get_context("forkserver")
 
 
-SERVER.set_forkserver_preload(
-    [
-        "fedbasis.cli",
-        "fedbasis.cli.display",
-        "fedbasis.experiment",
-        "sklearn.cluster",
-        "pyarrow.parquet",
-        "torch._dynamo",
-    ]
-)
-
-
 CHANGES = frozenset({"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "tempfile.mkstemp", "shutil.rmtree"})
 
 
@@ -59,9 +47,9 @@ METHODS = {
 
 CONFIG = """
 seed = 3
-data = {{ source = "{data}", resolution = 12, clients = 3, new_clients = 1, sizes = {{ M = 1.0 }} }}
+data = {{ source = "{data}", resolution = 12, clients = 2, new_clients = 1, sizes = {{ M = 1.0 }} }}
 model = {{ options = {{ norm = "batch" }} }}
-train = {{ rounds = {rounds}, epochs = 1, rate = 0.05, participation = 5 }}
+train = {{ rounds = {rounds}, epochs = 1, rate = 0.05, participation = 3 }}
 personalize = {{ epochs = 2, rates = [0.01, 0.05] }}
 machine = {{ device = "cpu", engine = "{engine}", workers = 2, checkpoint_seconds = 0.0 }}
 [method]

@@ -1,10 +1,12 @@
 """The app of a federation whose nodes misbehave when their folder tells them to; Flower carries this file to them.
 
-In the round in which nodes hang, the server's clock jumps to the deadline as soon as the node that works has answered:
-no test waits for a deadline, and none depends on how quick the machine is.
+The server waits before its second round, and the node that works in the round in which others hang, for a file in the
+folder that SIGNALS names. The server's clock then jumps to the deadline as soon as that node has answered: no test
+waits for a deadline, and none depends on how quick the machine is.
 """
 
 import json
+import os
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -26,6 +28,9 @@ from fedbasis.flower.server import server_app
 from fedbasis.flower.settings import FederatedRun
 
 HERE = Path(__file__).parent
+SIGNALS = "FEDBASIS_TEST_SIGNALS"
+RESUMED, KILLED = "resumed", "killed"
+"""The files that are waited for: the server was started again; a node was killed."""
 CLAIM = 10 * 2**30
 HANGING = 2
 """The round, counted from 0, in which nodes hang."""
@@ -40,8 +45,15 @@ def update(node: Node, plan: FederatedRun, payload: Payload) -> Payload:
     (node.state / "at-work").write_text(str(payload.number("round")))
     if told.get("*") == "hang":
         time.sleep(6000)
+    if payload.number("round") == HANGING:
+        wait_for(KILLED)
     done = honest(node, plan, payload)
     return WRONG[told[plan.name]](done, payload) if plan.name in told else done
+
+
+def wait_for(name: str) -> None:
+    while not Path(os.environ[SIGNALS], name).exists():
+        time.sleep(0.05)
 
 
 def nan(done: Payload, asked: Payload) -> Payload:
@@ -107,6 +119,8 @@ class Clock:
 def to_node(payloads: Iterable[Payload]) -> RecordDict:
     asked = list(payloads)
     clock.round, clock.answers = int(asked[0].number("round")), 0
+    if clock.round == 1:
+        wait_for(RESUMED)
     return orderly(asked)
 
 

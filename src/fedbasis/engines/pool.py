@@ -6,7 +6,6 @@ task is run again. Workers are forked from a server process that has imported ev
 milliseconds, and they share that memory too.
 """
 
-import multiprocessing
 import queue
 import shutil
 import tempfile
@@ -21,7 +20,14 @@ from typing import Any
 import torch
 
 from fedbasis.engines.base import Result, WorkerContext, WorkFunction
-from fedbasis.engines.processes import WorkerDiedError, WorkerProcess, WorkerStoppedError, peak_memory, portable
+from fedbasis.engines.processes import (
+    WorkerDiedError,
+    WorkerProcess,
+    WorkerStoppedError,
+    peak_memory,
+    portable,
+    worker_context,
+)
 from fedbasis.engines.transport import dumps, loads
 from fedbasis.methods.base import Method
 from fedbasis.tensors import packed as pack
@@ -31,7 +37,6 @@ from pflbed.errors import InputError
 TRIES = 3
 """How often a task may crash its process before it fails."""
 PRELOADED = [__name__, "fedbasis.serving.evaluation"]
-START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
 class WorkerError(Exception):
@@ -78,9 +83,7 @@ class Pool:
     same_disk = True
 
     def __init__(self, method: Method, devices: Sequence[str], threads: int = 1) -> None:
-        self._context: Any = multiprocessing.get_context(START)
-        if START == "forkserver":
-            self._context.set_forkserver_preload(PRELOADED)
+        self._context = worker_context(PRELOADED)
         self._method, self._devices, self._threads = method, list(devices), threads
         self._pending: queue.SimpleQueue[_PendingTask | None] = queue.SimpleQueue()
         self._workers: list[_PoolWorker] = []

@@ -6,14 +6,13 @@ the death of its process, does not affect the others; its run folder is not dama
 """
 
 import importlib
-import multiprocessing
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from fedbasis.engines.processes import WorkerDiedError, WorkerProcess, portable
+from fedbasis.engines.processes import WorkerDiedError, WorkerProcess, portable, worker_context
 from fedbasis.engines.transport import dumps, loads
 from fedbasis.experiment import execute, prepare
 from fedbasis.experiment.config import Experiment, parse
@@ -133,7 +132,7 @@ class _JobWorker:
     """A worker process, and its current job."""
 
     def __init__(self, out: Path) -> None:
-        self._process = WorkerProcess(multiprocessing.get_context("spawn"), _work, (out,))
+        self._process = WorkerProcess(worker_context([__name__]), _work, (out,))
         self.job: int | None = None
 
     @property

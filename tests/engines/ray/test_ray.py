@@ -126,7 +126,7 @@ class TestSameBits:
         assert two._workers[1].actor is not before[1]
 
 
-def test_a_method_and_a_factory_of_a_users_script(
+def test_a_method_and_a_factory_of_a_users_script_and_what_the_user_did_wrong(
     ray_connection: RayConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script: dict[str, Any] = {"__name__": "__main__"}
@@ -138,6 +138,8 @@ def test_a_method_and_a_factory_of_a_users_script(
         assert script["same"](script["train"](by_factory, one), script["train"](by_factory, InProcess(by_factory)))
         there, here = (script["train"](by_instance, w) for w in (ForMethod(one, by_instance), InProcess(by_instance)))
         assert script["same"](there, here)
+        with pytest.raises(InputError, match=r"^The item must be good, but it is not\.$"):
+            list(one.run(misbehave, {}, ["", "wrong"], "ab"))
     finally:
         one.close()
 
@@ -185,6 +187,15 @@ def test_evaluation_is_the_same_and_shared_images_travel_once(two: Cluster, seri
     assert len(put) == len(new) + 2 * len(domains)  # every client's own images, and each domain's val and test
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_results_need_not_all_be_wanted(two: Cluster) -> None:
+    results = cast(Generator[Result], two.run(misbehave, {}, ["", "endless", "endless"], "abc"))
+    _, (_, pid) = next(results)
+    assert not gone(pid)
+    results.close()  # this ends the workers, so it is the last test of these two
+    wait_until(lambda: gone(pid))
+
+
 def test_a_run_that_is_stopped_and_goes_on(
     ray_connection: RayConnection, serial: tuple[Prepared, Run], dataset: Path, tmp_path: Path
 ) -> None:
@@ -206,18 +217,6 @@ class TestErrors:
     def test_a_task_that_ends_every_worker(self, one: Cluster) -> None:
         with pytest.raises(InputError, match=r"the task of b ended its process 3 times \(\w+\)\.$"):
             list(one.run(misbehave, {}, ["", "deadly", ""], "abc"))
-
-    @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-    def test_results_need_not_all_be_wanted(self, one: Cluster) -> None:
-        results = cast(Generator[Result], one.run(misbehave, {}, ["", "endless", "endless"], "abc"))
-        _, (_, pid) = next(results)
-        assert not gone(pid)
-        results.close()
-        wait_until(lambda: gone(pid))
-
-    def test_what_the_user_did_wrong_is_raised_as_it_is(self, one: Cluster) -> None:
-        with pytest.raises(InputError, match=r"^The item must be good, but it is not\.$"):
-            list(one.run(misbehave, {}, ["", "wrong"], "ab"))
 
     def test_any_other_error_says_where_it_was(self, recipe: Recipe) -> None:
         answer, tensors = RayWorker(dumps(make("fedavg", recipe)), "cpu", 1).do(misbehave, 1, packed({}), "bug")
