@@ -58,8 +58,13 @@ def workspace_of(norm: str) -> FlatModel:
     return task_of(QUICK, norm, ROUNDS).network.workspace()
 
 
-def clients(count: int = 4) -> dict[str, Examples]:
-    return {f"{'ab'[i % 2]}/p{i:02d}": shapes_examples(18 + 3 * i, i % 2, seed=i) for i in range(count)}
+def clients(count: int = 4, least: int = 18) -> dict[str, Examples]:
+    return {f"{'ab'[i % 2]}/p{i:02d}": shapes_examples(least + 3 * i, i % 2, seed=i) for i in range(count)}
+
+
+def few_clients(count: int = 3) -> dict[str, Examples]:
+    """Return clients with two batches an epoch, the last of them smaller."""
+    return clients(count, least=10)
 
 
 def run_rounds(
@@ -101,12 +106,12 @@ def _trained(variant: str, recipe: Recipe, norm: str, rounds: int) -> tuple[Trai
     key = (variant, norm, recipe.epochs, rounds)
     if key not in TRAINED:
         method, states = make(variant, recipe, norm, rounds), list[State]()
-        TRAINED[key] = run_rounds(method, clients(), rounds=range(rounds), states=states), states
+        TRAINED[key] = run_rounds(method, few_clients(), rounds=range(rounds), states=states), states
     return TRAINED[key]
 
 
 def trained(variant: str, recipe: Recipe, norm: str = "batch", rounds: int = ROUNDS) -> Training:
-    """Some rounds with four clients, made once for all tests that only look at the result."""
+    """Some rounds with three clients, made once for all tests that only look at the result."""
     return _trained(variant, recipe, norm, rounds)[0]
 
 
