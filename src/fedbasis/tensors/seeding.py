@@ -28,5 +28,5 @@ def seeded_globally(*purpose: str | int) -> Iterator[None]:
         if torch.accelerator.is_available():
             torch.manual_seed(seed)
         else:
-            torch.random.default_generator.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
         yield
