@@ -62,6 +62,11 @@ def clients(count: int = 4) -> dict[str, Examples]:
     return {f"{'ab'[i % 2]}/p{i:02d}": shapes_examples(18 + 3 * i, i % 2, seed=i) for i in range(count)}
 
 
+def few_clients(count: int = 3) -> dict[str, Examples]:
+    """Return clients of which each of the first three has two batches of eight, and not all of them are full."""
+    return {f"{'ab'[i % 2]}/p{i:02d}": shapes_examples(12 + 2 * i, i % 2, seed=i) for i in range(count)}
+
+
 def run_rounds(
     method: Method,
     data: dict[str, Examples],
@@ -93,26 +98,33 @@ def run_rounds(
 
 
 Training = tuple[State, Serial, list[dict[str, Sent]]]
-TRAINED: dict[tuple[str, str, int, int], tuple[Training, list[State]]] = {}
+TRAINED: dict[tuple[str, str, int, int, int], tuple[Training, list[State]]] = {}
 SERVED: dict[tuple[str, str, str], tuple[AdaptationResult, Tensor]] = {}
 
 
-def _trained(variant: str, recipe: Recipe, norm: str, rounds: int) -> tuple[Training, list[State]]:
-    key = (variant, norm, recipe.epochs, rounds)
+def _trained(
+    variant: str, recipe: Recipe, norm: str, rounds: int, data: dict[str, Examples]
+) -> tuple[Training, list[State]]:
+    key = (variant, norm, recipe.epochs, rounds, len(data))
     if key not in TRAINED:
         method, states = make(variant, recipe, norm, rounds), list[State]()
-        TRAINED[key] = run_rounds(method, clients(), rounds=range(rounds), states=states), states
+        TRAINED[key] = run_rounds(method, data, rounds=range(rounds), states=states), states
     return TRAINED[key]
 
 
 def trained(variant: str, recipe: Recipe, norm: str = "batch", rounds: int = ROUNDS) -> Training:
     """Some rounds with four clients, made once for all tests that only look at the result."""
-    return _trained(variant, recipe, norm, rounds)[0]
+    return _trained(variant, recipe, norm, rounds, clients())[0]
 
 
-def trained_states(variant: str, recipe: Recipe) -> list[State]:
+def trained_few(variant: str, recipe: Recipe, norm: str = "batch", rounds: int = ROUNDS) -> Training:
+    """Some rounds with the three clients of ``few_clients``, made once."""
+    return _trained(variant, recipe, norm, rounds, few_clients())[0]
+
+
+def trained_few_states(variant: str, recipe: Recipe) -> list[State]:
     """Return the server's state after every round of that training."""
-    return _trained(variant, recipe, "batch", ROUNDS)[1]
+    return _trained(variant, recipe, "batch", ROUNDS, few_clients())[1]
 
 
 def serve(method: Method, server: State, how: str) -> tuple[AdaptationResult, Tensor]:
@@ -127,7 +139,7 @@ def serve(method: Method, server: State, how: str) -> tuple[AdaptationResult, Te
 def served(variant: str, norm: str, how: str, rounds: int = ROUNDS) -> tuple[AdaptationResult, Tensor]:
     """Do so once after the quick training, for all tests that only look at the result."""
     if (variant, norm, how) not in SERVED:
-        server, _, _ = trained(variant, QUICK, norm, rounds)
+        server, _, _ = trained_few(variant, QUICK, norm, rounds)
         SERVED[variant, norm, how] = serve(make(variant, QUICK, norm, rounds), server, how)
     return SERVED[variant, norm, how]
 

@@ -14,7 +14,7 @@ from pflbed.problems import Problem, sentences
 from pflbed.sources import SOURCES
 from pflbed.sources.base import Source
 from pflbed.spec import Spec
-from pflbed.table import Table
+from pflbed.table import Contents, Table
 
 if TYPE_CHECKING:
     from pflbed.check import Findings
@@ -70,7 +70,7 @@ class Dataset:
         from pflbed.check import Findings, check, content_groups
 
         if self.source.decoded is not None:  # computed images are readable and distinct
-            contents = shared(contents_of(_part(self.source.decoded(progress), self.table).images), self.table.groups)
+            contents = shared(_contents(_part(self.source.decoded(progress), self.table)), self.table.groups)
             return replace(self, table=replace(self.table, contents=contents)), Findings([], []), self.problems()
         findings = check(self.root, self.table, self.source.open_image, progress)
         problems = self.problems(findings)
@@ -133,6 +133,18 @@ def find(
     chosen = SOURCES[source or "folder"]
     table = chosen.scan(path)
     return Dataset(chosen, chosen.folder(path), table, place)
+
+
+def _contents(decoded: Decoded) -> Contents:
+    """The content numbers of computed images, found once in a process: a table's digest covers them."""
+    key = decoded.table.digest, decoded.table.paths
+    if key not in _KNOWN:
+        _KNOWN.clear()
+        _KNOWN[key] = contents_of(decoded.images)
+    return _KNOWN[key].copy()
+
+
+_KNOWN: dict[tuple[str, tuple[str, ...]], Contents] = {}
 
 
 def _part(decoded: Decoded, table: Table) -> Decoded:

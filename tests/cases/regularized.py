@@ -16,7 +16,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 """Name in the tests -> (method, its settings)."""
 HOLDS: set[str] = set()
 """Variants whose server needs all of a round's models at once (in one round, or in its state)."""
-SLOW: set[str] = set()
+SLOW = {"scaffold-population"}
 """Variants that need more than three rounds of one epoch to show in the loss that they learn."""
 
 

@@ -138,7 +138,7 @@ class ModelConfig(ConfigSection):
     @field_validator("name")
     @classmethod
     def _is_known(cls, name: str) -> str:
-        if ":" not in name and name not in (names := all_names(MODELS, NETWORKS)):
+        if ":" not in name and name not in MODELS and name not in (names := all_names(MODELS, NETWORKS)):
             raise ValueError(f"there is no such network{did_you_mean(name, names)}")
         return name
 

@@ -32,7 +32,7 @@ from fedbasis.tensors.averaging import Averaging
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.packed import on_disk
 from fedbasis.tensors.params import State, Tensors, require_same
-from fedbasis.tensors.seeding import seed_for, torch_generator
+from fedbasis.tensors.seeding import seeded_globally, torch_generator
 from pflbed.errors import InputError, InputListError
 
 MODEL = "model"
@@ -66,8 +66,7 @@ class Context:
     @contextmanager
     def random_layers(self) -> Iterator[None]:
         """Seed the layers that draw from torch's global generator, such as dropout, and restore it afterwards."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_for(self.seed, "client", self.client, self.round, "random layers"))
+        with seeded_globally(self.seed, "client", self.client, self.round, "random layers"):
             yield
 
     def at(self, client: str, round: int = 0) -> "Context":

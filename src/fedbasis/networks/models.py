@@ -22,7 +22,7 @@ from fedbasis.networks.resolve import reference_of, resolve
 from fedbasis.tensors.blocks import BlockSpec, Layout, layout_of
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import Tensors
-from fedbasis.tensors.seeding import seed_for
+from fedbasis.tensors.seeding import seeded_globally
 from pflbed.errors import InputError
 from pflbed.images import Resolution
 
@@ -299,11 +299,15 @@ class Network:
         """Channels, height and width of an input."""
         return (self.channels, *sides(self.resolution))
 
+    @property
+    def _built_in(self) -> bool:
+        """Whether the module is made anew by every call of ``build``; a user's factory may return the same again."""
+        return self.source is None and self.name in MODELS
+
     def build(self, seed: int = 0) -> nn.Module:
         """Build the module; its initial weights depend on the seed only, and global generators are not changed."""
         factory = self._factory()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_for(seed, "initial weights", self.name))
+        with seeded_globally(seed, "initial weights", self.name):
             try:
                 module = _redrawn(factory) if isinstance(factory, nn.Module) else factory(**self._arguments(factory))
             except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
@@ -316,7 +320,7 @@ class Network:
 
     def skeleton(self) -> nn.Module:
         """Build the module without memory for its weights, to compare names and shapes."""
-        if self.source is None and self.name in MODELS:
+        if self._built_in:
             with torch.device("meta"):
                 return self.build()
         return self.build()  # a user's own code need not know that device
@@ -353,12 +357,12 @@ class Network:
     def workspace(self, device: torch.device | str = "cpu") -> FlatModel:
         """Return a working model, to load parameters and statistics into."""
         module = self.build()
-        return FlatModel(module, self.layout(module), device)
+        return FlatModel(module, self.layout(module), device, copy=not self._built_in)
 
     def initial(self, seed: int) -> Tensors:
         """Return randomly initialized parameters and statistics."""
         module = self.build(seed)
-        return FlatModel(module, self.layout(module)).tensors()
+        return FlatModel(module, self.layout(module), copy=not self._built_in).tensors()
 
     def __getstate__(self) -> dict[str, Any]:
         """Include a factory that is defined in the user's script: other processes do not import that script."""

@@ -87,9 +87,24 @@ class Sheet:
 
 def drawn(figure: "Figure") -> str:
     """Return the figure as text, without a date."""
+    _lay_out(figure)
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
+
+
+def _lay_out(figure: "Figure") -> None:
+    """Place the axes once; ``savefig`` would draw the whole figure to do so, and then again."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    engine = figure.get_layout_engine()
+    if engine is None:
+        return
+    FigureCanvasSVG(figure)
+    own, figure.dpi = figure.dpi, FigureCanvasSVG.fixed_dpi
+    engine.execute(figure)
+    figure.dpi = own
+    figure.set_layout_engine("none")
 
 
 def standalone(svg: str) -> str:

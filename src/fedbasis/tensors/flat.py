@@ -20,10 +20,13 @@ class FlatModel:
         skeleton: The network; it is copied and never changed.
         layout: Its layout by blocks.
         device: Where the copy is.
+        copy: False if nobody else has the network: then it is used itself.
     """
 
-    def __init__(self, skeleton: nn.Module, layout: Layout, device: torch.device | str = "cpu") -> None:
-        self.module = deepcopy(skeleton).to(device)
+    def __init__(
+        self, skeleton: nn.Module, layout: Layout, device: torch.device | str = "cpu", *, copy: bool = True
+    ) -> None:
+        self.module = (deepcopy(skeleton) if copy else skeleton).to(device)
         self.frozen_statistics = False
         """Whether training normalizes by the running statistics and leaves them as they are."""
         self.layout = layout
