@@ -62,10 +62,15 @@ def test_what_is_below_no_personalization_is_never_chosen() -> None:
 
 def test_candidates_go_from_simple_to_complex() -> None:
     assert candidates(make("fedbasis", QUICK)) == (
-        "none", "coefficients@frozen", "coefficients+classifier@frozen", "coefficients+classifier@own"
+        "none", "prior@frozen", "prior@own", "coefficients@frozen", "coefficients+classifier@frozen",
+        "coefficients+classifier@own",
     )  # fmt: skip
-    assert candidates(make("fedbasis", QUICK, "none")) == ("none", "coefficients", "coefficients+classifier")
-    assert candidates(make("fedavg", QUICK)) == ("none", "lp@frozen", "lp@own", "ft@frozen", "ft@own")
+    assert candidates(make("fedbasis", QUICK, "none")) == (
+        "none", "prior", "coefficients", "coefficients+classifier"
+    )  # fmt: skip
+    assert candidates(make("fedavg", QUICK)) == (
+        "none", "prior@frozen", "prior@own", "lp@frozen", "lp@own", "ft@frozen", "ft@own"
+    )  # fmt: skip
 
 
 def by_hand(way: str, data: Examples) -> float:
@@ -114,7 +119,7 @@ def seeded(seed: int) -> torch.Generator:
 
 def test_statistics_cannot_be_fixed_for_it() -> None:
     method = make("fedavg", QUICK)
-    with pytest.raises(InputError, match=r"must be auto or one of none, lp, .* but it is 'auto' with @own"):
+    with pytest.raises(InputError, match=r"must be auto or one of none, prior, lp, .* but it is 'auto' with @own"):
         serve(method, trained("fedavg", QUICK)[0], "auto@own")
 
 

@@ -202,8 +202,8 @@ class PersonalizeConfig(ConfigSection):
         default=None,
         min_length=1,
         max_length=100,
-        description="none, lp, ft, ft-prox, bn, auto, the method's own, own+lp, own+ft, client-state; unset: its own; "
-        "@frozen, @own or @shrunk after a way fixes its statistics",
+        description="none, prior, lp, ft, ft-prox, bn, auto, the method's own, own+lp, own+ft, client-state; unset: "
+        "the method's; @frozen, @own or @shrunk after a way fixes its statistics",
     )
     final_round: bool = Field(
         default=True,
@@ -233,6 +233,13 @@ class PersonalizeConfig(ConfigSection):
     prior_images: float = Field(
         default=16.0, gt=0, le=1e6, description="for shrunk: how many images the server's statistics count as"
     )
+    class_prior: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e6,
+        description="shift the logits by the client's class frequencies before training, with this pseudo-count "
+        "(0.3 is usual); unset: they are not shifted",
+    )
     validate_every: int = Field(
         default=1,
         ge=1,
@@ -250,6 +257,7 @@ class PersonalizeConfig(ConfigSection):
             batch=self.batch,
             prox=self.prox,
             prior_images=self.prior_images,
+            class_prior=self.class_prior,
             validate_every=self.validate_every,
         )
 
@@ -258,6 +266,10 @@ class PersonalizeConfig(ConfigSection):
         if self.epochs % self.validate_every:
             raise ValueError(f"validate_every must divide epochs, but {self.epochs} is not a multiple of it")
         return self
+
+
+NEWER = ("by_way", "class_prior")
+"""Settings that are newer than runs which are kept: with their defaults they rename no run."""
 
 
 class MachineConfig(ConfigSection):
@@ -320,8 +332,9 @@ class Experiment(ConfigSection):
         for key in ("engine", "workers", "device", "checkpoint_seconds"):
             settings["machine"].pop(key)
         settings["data"].pop("source")
-        if not self.personalize.by_way:  # a setting that is newer than runs which are kept: unset, it renames none
-            settings["personalize"].pop("by_way")
+        for key in NEWER:
+            if getattr(self.personalize, key) == PersonalizeConfig.model_fields[key].default:
+                settings["personalize"].pop(key)
         if self.model.weights is not None:
             settings["model"]["weights"] = sha256_of(weights_path(self.model.weights))
         text = json.dumps([settings, data_digest], sort_keys=True)

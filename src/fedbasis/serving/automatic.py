@@ -22,7 +22,7 @@ from fedbasis.tensors.seeding import numpy_generator
 Fit = Callable[[str, Examples], tuple[Tensors, Tensors]]
 AUTO = "auto"
 """The way that chooses another one."""
-NONE = "none"
+NONE, PRIOR = "none", "prior"
 FOLDS = 4
 """Parts of a client's images; each is held out once."""
 ROUNDING = 1e-9
@@ -73,12 +73,13 @@ class Choice:
 
 
 def candidates(method: Method) -> tuple[str, ...]:
-    """List the ways to choose from, from the simplest on: no personalization, then the method's own and default ways.
+    """List the ways to choose from, from the simplest on: no personalization, the class prior, the method's own ways.
 
     Each is tried with the server's normalization statistics and with the client's own, except those that learn so
     little that only the server's make sense.
     """
-    ways = [way for way in (*method.ways.own, *method.ways.default) if way != NONE]
+    ways = [PRIOR] if f"{method.task.classifier}.bias" in method.task.parameters else []
+    ways += [way for way in (*method.ways.own, *method.ways.default) if way != NONE]
     if not has_statistics(method.task.network.build()):
         return (NONE, *dict.fromkeys(ways))
     return (

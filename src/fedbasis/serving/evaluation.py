@@ -26,6 +26,7 @@ from fedbasis.networks.train import examples_of
 from fedbasis.serving.automatic import AUTO
 from fedbasis.serving.personalize import (
     CLIENT_STATE,
+    PRIOR,
     UNTRAINED,
     Fitted,
     as_it_is,
@@ -93,7 +94,7 @@ class EvaluationPlan:
             adaptation=adaptation,
             statistics={way: choices(way) for way in (split_way(how)[0] for how in ways)},
             own_rates=own_rates or {},
-            rate_free=(*UNTRAINED, *method.ways.rate_free),
+            rate_free=(*UNTRAINED, PRIOR, *method.ways.rate_free),
         )
 
     def jobs(self, clients: Iterable[str]) -> list["Job"]:

@@ -1,9 +1,10 @@
 """Fit a trained federation to one new client: from the server's state and the client's own images alone.
 
-``none`` takes the model as it is, ``lp`` trains the classifier on frozen features, ``ft`` fine-tunes everything,
-``ft-prox`` does so with a pull towards the server's model (equation 2 of pFedMe), ``bn`` trains the normalization
-layers; further names belong to the method (``Ways.own``), and may be followed by ``+lp`` or ``+ft``: the method's model
-is the start, and what the method predicts with besides the model is computed again for the trained model. All ways see
+``none`` takes the model as it is, ``prior`` shifts its logits by the client's class frequencies, ``lp`` trains the
+classifier on frozen features, ``ft`` fine-tunes everything, ``ft-prox`` does so with a pull towards the server's model
+(equation 2 of pFedMe), ``bn`` trains the normalization layers; further names belong to the method (``Ways.own``), and
+may be followed by ``+lp`` or ``+ft``: the method's model is the start, and what the method predicts with besides the
+model is computed again for the trained model. All ways but ``none`` can start from the client's class prior. All see
 the same batches and augmentation, and all can have the server's normalization statistics, the client's own, or a mean
 of both (``networks.statistics``): ``ft@frozen`` fixes them, otherwise ``Adaptation.statistics`` says which. The result
 holds the model after the Last epoch and after the Best one, chosen on validation data and never on test data. ``auto``
@@ -19,15 +20,18 @@ from torch.nn.functional import cross_entropy
 
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context, Method
+from fedbasis.networks.class_prior import log_prior, with_prior
 from fedbasis.networks.classifier import head_steps, passed
 from fedbasis.networks.statistics import CHOICES, Statistics, has_statistics, statistics_of, with_statistics
 from fedbasis.networks.train import Examples, PlainSGD, by_epoch, proximal, sgd_steps
-from fedbasis.serving.automatic import AUTO, Choice, cross_validate
+from fedbasis.serving.automatic import AUTO, PRIOR, Choice, cross_validate
 from fedbasis.tensors.params import State, Tensors
 from pflbed.errors import InputError
 
 ValidateModel = Callable[[Context, Tensors], float]
-GENERIC = ("none", "lp", "ft", "ft-prox", "bn")
+GENERIC = ("none", PRIOR, "lp", "ft", "ft-prox", "bn")
+PSEUDO_COUNT = 0.3
+"""Of the class prior, for the way that is nothing else."""
 CLIENT_STATE = "client-state"
 """The way of a client that took part and has a model of its own in its state: it is used as it is."""
 UNTRAINED = ("none", CLIENT_STATE)
@@ -38,6 +42,7 @@ AT = "@"
 """Between a way and the statistics that it is fixed to: ``ft@frozen``."""
 SUFFIXES = {
     AUTO: " (auto)",
+    PRIOR: " + class prior",
     "none": "",
     "lp": " + LP",
     "ft": " + FT",
@@ -88,7 +93,7 @@ def split_way(way: str) -> tuple[str, Statistics | None]:
 
 def default_statistics(method: type[Method] | Method, way: str) -> Statistics:
     """Return the statistics of a way where nothing is said: frozen where little is trained, else the client's own."""
-    little = (*UNTRAINED, *method.ways.rate_free, *method.ways.frozen)
+    little = (*UNTRAINED, PRIOR, *method.ways.rate_free, *method.ways.frozen)
     return "frozen" if way in little else "own"
 
 
@@ -139,6 +144,8 @@ def personalize(
         )
     statistics = fixed or plan.statistics or default_statistics(method, way)
     server = _adapted(method, server, statistics, data, context, plan)
+    if way == PRIOR or (plan.class_prior and way != "none"):
+        server = _with_prior(method, server, data, plan.class_prior or PSEUDO_COUNT)
     losses: list[float] = []
     scores: list[float] = []
     best: Fitted | None = None
@@ -201,6 +208,17 @@ def _adapted(
     return with_statistics(server, own, 1.0 if statistics == "own" else len(data) / (plan.prior_images + len(data)))
 
 
+def _with_prior(method: Method, server: State, data: Examples, count: float) -> State:
+    """Return the published state whose models have the client's class prior in the bias of their classifier."""
+    bias = f"{method.task.classifier}.bias"
+    if bias not in method.task.parameters:
+        raise InputError(
+            f"A class prior is added to the bias of the classifier, but '{method.task.classifier}' of this network has "
+            "none; leave class_prior out, or give the layer a bias."
+        )
+    return with_prior(server, bias, log_prior(data.labels, method.task.network.classes, count))
+
+
 def _epochs(
     method: Method, server: State, way: str, data: Examples, context: Context, plan: Adaptation
 ) -> Iterator[tuple[float, Tensors]]:
@@ -212,7 +230,7 @@ def _epochs(
         yield from method.adapt(first, server, data, context, plan)
     else:
         context.model.load(method.model(server), "The server's model")
-    if then == "none":
+    if then in ("none", PRIOR):
         yield float("nan"), {}
         return
     learn = _probe if then == "lp" else _fine_tune
