@@ -148,7 +148,6 @@ OTHER: dict[str, Any] = {  # values that cannot be guessed from the present one
     "model.blocks": 1,
     "train.weighting": "examples",
     "personalize.whom": "participating",
-    "personalize.class_prior": 0.5,
     "personalize.by_way": {"ft": WayConfig(rates=(0.1,))},
     "personalize.ways": ("lp",),
     "personalize.rates": (0.5,),

@@ -10,7 +10,7 @@ from fedbasis.methods.fedavg import FedAvg
 from fedbasis.networks.class_prior import log_prior, with_prior
 from fedbasis.networks.models import Network
 from fedbasis.networks.train import Examples, Preprocessing, Recipe
-from fedbasis.serving.personalize import PSEUDO_COUNT, personalize
+from fedbasis.serving.personalize import PSEUDO_COUNT, default_statistics, label, personalize
 from pflbed.errors import InputError
 from shapes import shapes_examples
 
@@ -46,21 +46,26 @@ def test_the_way_prior_shifts_the_bias_and_nothing_else(variant: str) -> None:
     assert torch.allclose(chances.sum(1), torch.ones(12))
 
 
-def test_other_ways_start_from_it_and_none_never_does() -> None:
+def test_other_ways_can_start_from_it() -> None:
     method, data = make("fedbasis", QUICK), shapes_examples(12)
     server = method.serving.published(trained("fedbasis", QUICK)[0])
     data = Examples(data.pixels, torch.where(data.labels == 1, 0, data.labels))
     context = Context(7, "new", method.task.network.workspace())
-    still = Adaptation(epochs=1, rate=1e-12, class_prior=0.5)
+    still, bias = Adaptation(epochs=1, rate=1e-12), f"{method.task.classifier}.bias"
     prior = personalize(method, server, "prior@own", data, context, still).last.tensors
-    for way in ("lp@own", "ft@own", "coefficients+classifier@own"):
-        start = personalize(method, server, way, data, context, still).last.tensors
-        name = f"{method.task.classifier}.bias"
-        torch.testing.assert_close(start[name], prior[name], rtol=1e-4, atol=1e-5)
-    unshifted = personalize(method, server, "none", data, context, still).last.tensors
-    assert torch.equal(unshifted[name], method.model(server)[name])
-    other = personalize(method, server, "lp@own", data, context, Adaptation(epochs=1, rate=1e-12)).last.tensors
-    torch.testing.assert_close(other[name], unshifted[name])
+    for way in ("lp", "ft", "coefficients+classifier", "coefficients+lp"):
+        start = personalize(method, server, f"prior+{way}@own", data, context, still).last.tensors
+        torch.testing.assert_close(start[bias], prior[bias], rtol=1e-4, atol=1e-5)
+        plain = personalize(method, server, f"{way}@own", data, context, still).last.tensors
+        torch.testing.assert_close(plain[bias], method.model(server)[bias], rtol=1e-4, atol=1e-5)
+
+
+def test_rows_say_that_a_way_starts_from_it() -> None:
+    assert label("fedavg", "prior") == "FedAvg + class prior"
+    assert label("fedavg", "prior+lp@own") == "FedAvg + class prior + LP (own statistics)"
+    assert label("fedbasis", "prior+coefficients+classifier") == "FedBasis + class prior"
+    assert label("fedbasis", "prior+coefficients") == "FedBasis + class prior (α only)"
+    assert default_statistics(make("fedbasis", QUICK), "prior+coefficients") == "frozen"
 
 
 def test_only_tensors_of_the_classifiers_shape_are_shifted() -> None:

@@ -152,7 +152,7 @@ def test_the_main_tables(name: str) -> None:
             assert dict(e.data.sizes) == {"S": 0.5, "M": 1.0}
         if request.name == "fedbasis":
             assert e.method.model_dump()["bases"] == expected["bases"]
-            assert e.ways == ("lp", "coefficients+classifier")
+            assert e.ways == ("lp", "coefficients+classifier", "prior+lp", "prior+coefficients+classifier")
         if request.name == "fedbasis-paper":
             own = e.method.model_dump()
             assert own["bases"] == expected["bases"]
@@ -169,7 +169,7 @@ def test_regularized_is_on_office_home_with_three_methods() -> None:
     ways = {request.name: request.experiment.ways for request in found}
     assert ways == {
         "per-fedavg-fo": ("ft", "ft-prox"), "pfedme": ("ft", "pfedme"), "fedbasis-paper": ("coefficients+classifier",),
-        "fedbasis": ("lp", "coefficients+classifier"),
+        "fedbasis": ("lp", "coefficients+classifier", "prior+lp", "prior+coefficients+classifier"),
     }  # fmt: skip
     assert all(request.experiment.train.rounds == 100 for request in found)
 

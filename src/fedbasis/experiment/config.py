@@ -24,7 +24,7 @@ from fedbasis.networks.statistics import Statistics
 from fedbasis.networks.train import Augment, Preprocessing, Recipe
 from fedbasis.networks.weights import weights_path
 from fedbasis.serving.automatic import AUTO
-from fedbasis.serving.personalize import CLIENT_STATE, all_ways, split_way
+from fedbasis.serving.personalize import CLIENT_STATE, all_ways, split_way, without_prior
 from pflbed import Spec
 from pflbed.dataset import EMBEDDED
 from pflbed.errors import InputError, InputListError, did_you_mean
@@ -203,7 +203,8 @@ class PersonalizeConfig(ConfigSection):
         min_length=1,
         max_length=100,
         description="none, prior, lp, ft, ft-prox, bn, auto, the method's own, own+lp, own+ft, client-state; unset: "
-        "the method's; @frozen, @own or @shrunk after a way fixes its statistics",
+        "the method's; prior+ before a way starts it from the client's class prior; @frozen, @own or @shrunk after it "
+        "fixes its statistics",
     )
     final_round: bool = Field(
         default=True,
@@ -233,13 +234,6 @@ class PersonalizeConfig(ConfigSection):
     prior_images: float = Field(
         default=16.0, gt=0, le=1e6, description="for shrunk: how many images the server's statistics count as"
     )
-    class_prior: float | None = Field(
-        default=None,
-        gt=0,
-        le=1e6,
-        description="shift the logits by the client's class frequencies before training, with this pseudo-count "
-        "(0.3 is usual); unset: they are not shifted",
-    )
     validate_every: int = Field(
         default=1,
         ge=1,
@@ -257,7 +251,6 @@ class PersonalizeConfig(ConfigSection):
             batch=self.batch,
             prox=self.prox,
             prior_images=self.prior_images,
-            class_prior=self.class_prior,
             validate_every=self.validate_every,
         )
 
@@ -266,10 +259,6 @@ class PersonalizeConfig(ConfigSection):
         if self.epochs % self.validate_every:
             raise ValueError(f"validate_every must divide epochs, but {self.epochs} is not a multiple of it")
         return self
-
-
-NEWER = ("by_way", "class_prior")
-"""Settings that are newer than runs which are kept: with their defaults they rename no run."""
 
 
 class MachineConfig(ConfigSection):
@@ -332,9 +321,8 @@ class Experiment(ConfigSection):
         for key in ("engine", "workers", "device", "checkpoint_seconds"):
             settings["machine"].pop(key)
         settings["data"].pop("source")
-        for key in NEWER:
-            if getattr(self.personalize, key) == PersonalizeConfig.model_fields[key].default:
-                settings["personalize"].pop(key)
+        if not self.personalize.by_way:  # a setting that is newer than runs which are kept: unset, it renames none
+            settings["personalize"].pop("by_way")
         if self.model.weights is not None:
             settings["model"]["weights"] = sha256_of(weights_path(self.model.weights))
         text = json.dumps([settings, data_digest], sort_keys=True)
@@ -405,7 +393,7 @@ def _misfits(experiment: Experiment, kind: type[Method] | None) -> list[str]:
     if kind is not None:
         takes_part = experiment.personalize.whom == "participating"
         allowed = (*all_ways(kind), AUTO, *((CLIENT_STATE,) if takes_part and kind.state_group else ()))
-        wrong = [way for way in experiment.personalize.ways or () if split_way(way)[0] not in allowed]
+        wrong = [way for way in experiment.personalize.ways or () if without_prior(split_way(way)[0]) not in allowed]
         problems += [f"personalize.ways has '{way}'{did_you_mean(way, list(allowed))}" for way in wrong]
         served = experiment.personalize.ways or kind.ways.default
         unused = [way for way in experiment.personalize.by_way if way not in served]

@@ -125,8 +125,6 @@ class Adaptation:
         statistics: The normalization statistics: "frozen", "own" or "shrunk" (``networks.statistics``); None: the way's
             default.
         prior_images: How many images the server's statistics count as when they are shrunk.
-        class_prior: The pseudo-count of the client's class frequencies, by which logits are shifted before training
-            (``networks.class_prior``); None: they are not.
         validate_every: Epochs between two evaluations on validation data, which can cost more than training.
     """
 
@@ -138,7 +136,6 @@ class Adaptation:
     prox: float = 1.0
     statistics: Statistics | None = None
     prior_images: float = 16.0
-    class_prior: float | None = None
     validate_every: int = 1
 
     def recipe(self, base: Recipe) -> Recipe:

@@ -4,7 +4,7 @@
 classifier on frozen features, ``ft`` fine-tunes everything, ``ft-prox`` does so with a pull towards the server's model
 (equation 2 of pFedMe), ``bn`` trains the normalization layers; further names belong to the method (``Ways.own``), and
 may be followed by ``+lp`` or ``+ft``: the method's model is the start, and what the method predicts with besides the
-model is computed again for the trained model. All ways but ``none`` can start from the client's class prior. All see
+model is computed again for the trained model. ``prior+`` before a way starts it from the client's class prior. All see
 the same batches and augmentation, and all can have the server's normalization statistics, the client's own, or a mean
 of both (``networks.statistics``): ``ft@frozen`` fixes them, otherwise ``Adaptation.statistics`` says which. The result
 holds the model after the Last epoch and after the Best one, chosen on validation data and never on test data. ``auto``
@@ -30,8 +30,10 @@ from pflbed.errors import InputError
 
 ValidateModel = Callable[[Context, Tensors], float]
 GENERIC = ("none", PRIOR, "lp", "ft", "ft-prox", "bn")
+FROM_PRIOR = f"{PRIOR}+"
+"""Before a way that starts from the client's class prior: ``prior+lp``."""
 PSEUDO_COUNT = 0.3
-"""Of the class prior, for the way that is nothing else."""
+"""Of the class prior."""
 CLIENT_STATE = "client-state"
 """The way of a client that took part and has a model of its own in its state: it is used as it is."""
 UNTRAINED = ("none", CLIENT_STATE)
@@ -91,10 +93,15 @@ def split_way(way: str) -> tuple[str, Statistics | None]:
     return way, None
 
 
+def without_prior(way: str) -> str:
+    """Return the way that follows the class prior, or the way itself."""
+    return way.removeprefix(FROM_PRIOR)
+
+
 def default_statistics(method: type[Method] | Method, way: str) -> Statistics:
     """Return the statistics of a way where nothing is said: frozen where little is trained, else the client's own."""
     little = (*UNTRAINED, PRIOR, *method.ways.rate_free, *method.ways.frozen)
-    return "frozen" if way in little else "own"
+    return "frozen" if without_prior(way) in little else "own"
 
 
 def statistics_suffix(fixed: Statistics | None) -> str:
@@ -107,6 +114,9 @@ def label_of(method: type[Method], way: str) -> str:
     way, fixed = split_way(way)
     if fixed is not None:
         return label_of(method, way) + statistics_suffix(fixed)
+    if way.startswith(FROM_PRIOR):
+        title = method.about.title
+        return label_of(method, without_prior(way)).replace(title, title + SUFFIXES[PRIOR], 1)
     own, suffixes = method.ways.own, {**SUFFIXES, **method.ways.suffixes}
     first, _, then = way.rpartition("+")
     if way not in own and first in own:
@@ -136,16 +146,18 @@ def personalize(
     way, fixed = split_way(way)
     if way == AUTO and fixed is None:
         return _automatic(method, server, data, context, replace(plan, statistics=None), validate)
-    if way not in all_ways(method):
+    if without_prior(way) not in all_ways(method):
         raise InputError(
             f"The way of personalizing after {method.about.title} must be {AUTO} or one of "
-            f"{', '.join(all_ways(method))}, these optionally with {AT}{f' or {AT}'.join(CHOICES)} for the statistics, "
-            f"but it is '{way}'{f' with {AT}{fixed}' if fixed else ''}."
+            f"{', '.join(all_ways(method))}, these optionally with {FROM_PRIOR} before, and {AT}"
+            f"{f' or {AT}'.join(CHOICES)} after them for the statistics, but it is '{way}'"
+            f"{f' with {AT}{fixed}' if fixed else ''}."
         )
     statistics = fixed or plan.statistics or default_statistics(method, way)
     server = _adapted(method, server, statistics, data, context, plan)
-    if way == PRIOR or (plan.class_prior and way != "none"):
-        server = _with_prior(method, server, data, plan.class_prior or PSEUDO_COUNT)
+    if way == PRIOR or way.startswith(FROM_PRIOR):
+        server = _with_prior(method, server, data)
+        way = without_prior(way)
     losses: list[float] = []
     scores: list[float] = []
     best: Fitted | None = None
@@ -208,15 +220,15 @@ def _adapted(
     return with_statistics(server, own, 1.0 if statistics == "own" else len(data) / (plan.prior_images + len(data)))
 
 
-def _with_prior(method: Method, server: State, data: Examples, count: float) -> State:
+def _with_prior(method: Method, server: State, data: Examples) -> State:
     """Return the published state whose models have the client's class prior in the bias of their classifier."""
     bias = f"{method.task.classifier}.bias"
     if bias not in method.task.parameters:
         raise InputError(
             f"A class prior is added to the bias of the classifier, but '{method.task.classifier}' of this network has "
-            "none; leave class_prior out, or give the layer a bias."
+            f"none; choose a way without '{PRIOR}', or give the layer a bias."
         )
-    return with_prior(server, bias, log_prior(data.labels, method.task.network.classes, count))
+    return with_prior(server, bias, log_prior(data.labels, method.task.network.classes, PSEUDO_COUNT))
 
 
 def _epochs(

@@ -2,7 +2,8 @@
 
 All three are read off the same runs. |Delta| is the difference of Last and Best: what choosing the epoch is worth. Rows
 that the paper lacks are controls: fine-tuning with the server's normalization statistics or a proximal term, a linear
-probe, FedBasis without its coefficients, and FedBasis with the settings of this repository beside the printed ones.
+probe, what starts from the client's class prior, FedBasis without its coefficients, and FedBasis with the settings of
+this repository beside the printed ones.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,30 +25,32 @@ from fedbasis.studies.verdicts import PAIRS, PairScores, claim, higher, highest,
 SEEDS = 3
 """Of the main tables, where a scale judges the paper's claims."""
 OURS: Key = ("fedbasis", "coefficients+classifier")
+FROM_PRIOR: Key = ("fedbasis", "prior+coefficients+classifier")
 WITHOUT: Key = ("fedbasis", "lp")
 """The uniform combination of the bases, and a classifier: what FedBasis has without coefficients."""
 WAYS: Mapping[str, tuple[str, ...]] = {
     "fedrep": ("lp", "ft"),
     "fedbn": ("bn", "lp", "ft"),
     "pfedhn": ("embedding", "embedding+lp", "embedding+ft"),
-    "per-fedavg-fo": ("ft",),
+    "per-fedavg-fo": ("ft", "prior+ft"),
     "knn-per": ("knn", "knn+ft"),
-    "fedavg": ("none", "lp", "lp@frozen", "lp@own", "ft", "ft@frozen", "ft-prox"),
+    "fedavg": ("none", "prior", "lp", "lp@frozen", "lp@own", "ft", "ft@frozen", "ft-prox", "prior+lp", "prior+ft"),
     PRINTED: ("coefficients+classifier",),
-    "fedbasis": ("lp", "coefficients+classifier"),
+    "fedbasis": ("lp", "coefficients+classifier", "prior+lp", "prior+coefficients+classifier"),
 }
 """Every run and what it serves new clients with."""
 PROPOSED: tuple[Key, ...] = (
     ("fedrep", "lp"), ("fedbn", "bn"), ("pfedhn", "embedding"), ("pfedhn", "embedding+ft"), ("per-fedavg-fo", "ft"),
-    ("knn-per", "knn"), ("knn-per", "knn+ft"), ("fedavg", "none"), ("fedavg", "lp"), ("fedavg", "ft"),
-    ("fedavg", "ft@frozen"), ("fedavg", "ft-prox"), WITHOUT, paper.FEDBASIS, OURS,
+    ("per-fedavg-fo", "prior+ft"), ("knn-per", "knn"), ("knn-per", "knn+ft"), ("fedavg", "none"), ("fedavg", "prior"),
+    ("fedavg", "lp"), ("fedavg", "ft"), ("fedavg", "ft@frozen"), ("fedavg", "ft-prox"), ("fedavg", "prior+lp"),
+    ("fedavg", "prior+ft"), WITHOUT, ("fedbasis", "prior+lp"), paper.FEDBASIS, OURS, FROM_PRIOR,
 )  # fmt: skip
 """The rows of table 2, each method as it was proposed, and the controls."""
 EVERY: tuple[Key, ...] = tuple((name, how) for name, hows in WAYS.items() for how in hows)
 SIZES: Mapping[str, float] = {"S": 0.5, "M": 1.0}
 """PFLBed's own, where a scale says nothing else."""
-SINGLE = ("none", "embedding", "knn")
-"""Ways for which the paper prints one number."""
+SINGLE = ("none", "prior", "embedding", "knn")
+"""Ways that train nothing, or for which the paper prints one number."""
 CHOSEN = (
     "The learning rate and, for ways that do not fix them, the normalization statistics of a row are chosen on "
     "validation images, for every row by the same rule."
@@ -131,7 +134,7 @@ class NewClients(Study):
         for size in sizes(setup, testbed):
             scores = self._scores(runs, size, last)
             stops = self._scores(runs, size, stopping) if validations(setup, testbed) > 1 else {}
-            for key in (paper.FEDBASIS, OURS):
+            for key in (paper.FEDBASIS, OURS, FROM_PRIOR):
                 name, here = row_title(key), f"{where}, {size}: {row_title(key)}"
                 text = f"{name} serves new clients best"
                 found += highest(text, (here, scores.get(key, {})), _rivals(scores))
