@@ -29,6 +29,7 @@ from fedbasis.networks.models import NetworkSource
 from fedbasis.networks.statistics import Statistics
 from fedbasis.networks.train import Examples, Recipe, predict
 from fedbasis.tensors.averaging import Averaging
+from fedbasis.tensors.compact import AlikeModels
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.packed import on_disk
 from fedbasis.tensors.params import State, Tensors, require_same
@@ -251,6 +252,13 @@ class Serving(Companion):
     def check(self, published: State) -> None:
         """Raise an ``InputError`` if published tensors do not fit the method's settings."""
         require_same(self.method.model(published), self.method.task.layout.shapes, "The model that they hold")
+
+    def alike_models(self, state: State) -> AlikeModels | None:
+        """Return which models of the server's state are alike, so that they can be coded as small differences.
+
+        By default none: a state with one model, or with models that have little in common, has nothing to gain.
+        """
+        return None
 
     def check_learned(self, learned: Tensors) -> None:
         """Refuse what a personal model's file holds besides a network, if the method cannot predict with it."""

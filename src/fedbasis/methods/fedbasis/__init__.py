@@ -30,7 +30,7 @@ from fedbasis.methods.base import (
 )
 from fedbasis.methods.fedavg import FedAvg
 from fedbasis.methods.fedbasis import coefficients
-from fedbasis.methods.fedbasis.bases import BasisSet
+from fedbasis.methods.fedbasis.bases import MAJOR, BasisSet, groups_of
 from fedbasis.methods.fedbasis.collected import LocalModels, collected, without_collected
 from fedbasis.methods.fedbasis.config import FedBasisConfig
 from fedbasis.methods.fedbasis.learning import LocalWork, learn_coefficients
@@ -40,6 +40,7 @@ from fedbasis.methods.fedbasis.upload import COEFFICIENTS, reference
 from fedbasis.methods.shared.clustering import cluster_models
 from fedbasis.methods.shared.warm_start import warm_rounds
 from fedbasis.networks.train import Examples, by_epoch
+from fedbasis.tensors.compact import AlikeModels
 from fedbasis.tensors.params import State, Tensors
 from fedbasis.tensors.seeding import seed_for
 from pflbed.errors import InputError
@@ -62,6 +63,10 @@ class FedBasisServing(Serving):
                     f"The settings must fit the tensors, but they say {expected} bases and there are {count}."
                 )
         super().check(published)
+
+    def alike_models(self, state: State) -> AlikeModels | None:
+        """Return the bases, which are near to the major basis, or to their mean; None during the warm start."""
+        return None if MODEL in state else AlikeModels(groups_of(state), MAJOR if MAJOR in state else None)
 
 
 class FedBasisUpdates(Updates):
