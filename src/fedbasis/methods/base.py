@@ -321,6 +321,21 @@ class Updates(Companion):
         )
         return after
 
+    def aggregate_rounded(self, server: State, received: State, updates: Iterable[Update], seed: int) -> State:
+        """Return the server's next state after a round in which clients received rounded tensors.
+
+        By default the same as after any round, which is right for the mean of whole models, but for the rounding. A
+        server that computes changes from its state overrides it: the changes start from ``received``.
+
+        Args:
+            server: The state before this round.
+            received: The same state, with the tensors as the clients received them.
+            updates: ``(client, update)``, computed while they are read.
+            seed: The seed of the run.
+        """
+        after: State = self.method.aggregate(server, updates, seed)
+        return after
+
     def require_average(self) -> None:
         """Raise an ``InputError`` if the method needs more than the clients' mean; called before training starts."""
         if self.needs_single_updates:
