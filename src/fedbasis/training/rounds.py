@@ -175,18 +175,21 @@ def train(
             began = time.perf_counter()
             chosen = sampled(clients, participation, seed if privacy is None else privacy.drawing_seed(seed), number)
             message = to_send(method, method.broadcast(server, chosen[0]), download)
-            down = nbytes(message)
+            down, received = nbytes(message), server
+            if download != "float32":
+                received = {**server, **as_received(message, method.task.layout.shapes)}
+            del message
             silent = privacy is not None and privacy.secret  # numbers of single clients have no noise
             updates = engine.map(server, chosen, number)
             stream = UpdateStream(updates, len(chosen), number + 1, ignore if silent else emit)
             if privacy is not None:
                 after = privacy.aggregate(method, server, stream, seed, number)
-            elif download == "float32":
+            elif received is server:
                 after = method.aggregate(server, clip_updates(method, server, stream), seed)
             else:
-                received = {**server, **as_received(message, method.task.layout.shapes)}
                 clipped = clip_updates(method, received, stream)
                 after = method.updates.aggregate_rounded(server, received, clipped, seed)
+            del received
             phase = method.insight.phase(server)
             record = {
                 "round": number + 1,
