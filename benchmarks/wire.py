@@ -1,10 +1,10 @@
-"""Bytes on the wire of a real federation, counted by a proxy before the SuperLink; and what bfloat16 downloads cost.
+"""Bytes on the wire of a real federation, counted by a proxy before the SuperLink; and what rounded downloads cost.
 
     python benchmarks/wire.py            # both tables; needs pip install 'fedbasis[flower]'
 
 Every node has a proxy of its own to the SuperLink of a loopback deployment, so what it sends and gets is counted as it
 is on the wire: TLS, HTTP, Flower's own messages and the tensors. A first round carries the app to the nodes; it is left
-out. The accuracy of downloads in bfloat16 is that of the embedded data with every client's download rounded.
+out. The accuracy of downloads in bfloat16 and of compact ones is that of simulations on the embedded data.
 """
 
 import argparse
@@ -22,12 +22,7 @@ from fedbasis.experiment import execute, prepare
 from fedbasis.experiment.config import parse
 from fedbasis.flower.deployment import Deployment
 from fedbasis.flower.example import nodes_of
-from fedbasis.flower.payload import as_float32, pack_state
 from fedbasis.flower.project import LOOPBACK, Project, create, toml
-from fedbasis.methods import METHODS
-from fedbasis.methods.base import Method
-from fedbasis.tensors.packed import unpacked
-from fedbasis.tensors.params import State
 from fedbasis.training.runs import read_lines
 from pflbed.dataset import find
 
@@ -137,37 +132,22 @@ def wire(model: Mapping[str, Any], wanted: Sequence[tuple[str, str, dict[str, An
     return rows
 
 
-def halved(method: type[Method]) -> type[Method]:
-    """Make a method whose clients get what a download in bfloat16 leaves of the server's state."""
-
-    class Halved(method):  # type: ignore[misc, valid-type]
-        def broadcast(self, server: State, client: str) -> State:
-            return as_float32(unpacked(pack_state(super().broadcast(server, client), "bfloat16")))
-
-    return Halved
-
-
 def accuracy(seeds: Sequence[int], out: Path) -> list[dict[str, Any]]:
-    """Train FedAvg and FedBasis on a small Digits-4 with both downloads and score new clients."""
+    """Train FedAvg and FedBasis on a small Digits-4 with every download and score new clients."""
     rows = []
     for name, how in (("fedavg", "ft"), ("fedbasis", "coefficients+classifier")):
-        for download in ("float32", "bfloat16"):
+        for download in ("float32", "bfloat16", *(("compact",) if name == "fedbasis" else ())):
             scores = []
             for seed in seeds:
                 plan = parse({
                     "seed": seed, "data": {"clients": 3, "new_clients": 5, "limit": 60},
                     "model": {"name": "cnn-small", "options": {"norm": "group"}},
-                    "train": {"rounds": 8, "epochs": 2, "batch": 16, "rate": 0.02},
+                    "train": {"rounds": 8, "epochs": 2, "batch": 16, "rate": 0.02, "download": download},
                     "personalize": {"epochs": 10, "rates": [0.01], "validate_every": 10, "ways": [how]},
                     "machine": {"engine": "serial"},
                     "method": {"name": name, **({"coefficient_epochs": 1} if name == "fedbasis" else {})},
                 })  # fmt: skip
-                kind = METHODS[name]
-                METHODS[name] = halved(kind) if download == "bfloat16" else kind
-                try:
-                    run = execute(prepare(plan), out / download)
-                finally:
-                    METHODS[name] = kind
+                run = execute(prepare(plan), out)
                 scores.append(next(row["last"] for row in json.loads(run.results.read_text()) if row["size"] == "M"))
             rows.append({"method": name, "download": download, "last": [round(100 * s, 2) for s in scores]})
             print(json.dumps(rows[-1]), flush=True)
@@ -184,7 +164,7 @@ def main() -> None:
     if chosen.only != "accuracy":
         model = {"name": "resnet10", "options": {"width": 32, "norm": "group"}}
         wire(model, [("fedavg", "float32", {}), ("fedbasis", "float32", {"bases": 2}),
-                     ("fedbasis", "bfloat16", {"bases": 2})])  # fmt: skip
+                     ("fedbasis", "bfloat16", {"bases": 2}), ("fedbasis", "compact", {"bases": 2})])  # fmt: skip
     if chosen.only != "bytes":
         with tempfile.TemporaryDirectory() as place:
             accuracy(range(chosen.seeds), chosen.out or Path(place))

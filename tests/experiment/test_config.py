@@ -58,6 +58,11 @@ def test_a_default_that_is_written_down_changes_nothing() -> None:
     assert parse(written).digest("data") == parse(PLAIN).digest("data")
 
 
+def test_settings_that_are_newer_than_kept_runs_rename_none() -> None:
+    """This name was given to the run by versions before 'by_way' and 'download'."""
+    assert parse({"method": {"name": "fedavg"}}).digest("data") == "a87d321cb936"
+
+
 def test_everything_wrong_is_told_at_once_with_the_nearest_names() -> None:
     sentence = problems(
         {

@@ -10,7 +10,7 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, RecordDict
 
 from fedbasis.flower.expected import read_block
-from fedbasis.flower.payload import Payload, as_float32, from_bytes, from_record, pack_state, to_bytes, to_record
+from fedbasis.flower.payload import Payload, from_bytes, from_record, pack_state, to_bytes, to_record
 from fedbasis.tensors.params import State
 from helpers.flower_methods import same
 from pflbed.errors import InputError
@@ -50,11 +50,3 @@ class TestParcels:
     def test_other_messages_are_refused(self, content: RecordDict) -> None:
         with pytest.raises(InputError, match="it must"):
             from_record(content)
-
-    def test_bfloat16_halves_what_is_float32_and_nothing_else(self) -> None:
-        state: State = {"m": {"w": torch.randn(4096, generator=torch.Generator().manual_seed(0)), "n": torch.tensor(3)}}
-        whole, half = pack_state(state), pack_state(state, "bfloat16")
-        assert len(whole) - len(half) == 2 * 4096
-        got = as_float32(read_block(half))["m"]
-        assert torch.equal(got["w"], state["m"]["w"].bfloat16().float())
-        assert torch.equal(got["n"], state["m"]["n"])

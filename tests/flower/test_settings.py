@@ -36,7 +36,8 @@ class TestSettings:
     def test_the_terms_that_change_the_result_change_the_run(self) -> None:
         terms: dict[str, Any] = {"clients": ("a", "b"), "classes": ("x", "y")}
         assert Federation(**terms).identity == Federation(**terms, deadline=1.0, minimum=0.1).identity
-        assert Federation(**terms).identity != Federation(**terms, download="bfloat16").identity
+        identities = [Federation(**terms, download=how).identity for how in ("float32", "bfloat16", "compact")]
+        assert len(set(identities)) == 3
 
 
 def test_noise_that_nodes_could_subtract_is_refused(project: Project) -> None:
@@ -47,3 +48,20 @@ def test_noise_that_nodes_could_subtract_is_refused(project: Project) -> None:
         project.plans()
     experiment.write_text(experiment.read_text() + 'noise_seed = "secret"\n')
     assert project.plans()[0].experiment.privacy.noise_seed == "secret"
+
+
+def test_the_download_is_set_in_one_place(project: Project) -> None:
+    (experiment,) = (project.app / "experiments").glob("*.toml")
+    experiment.write_text(experiment.read_text().replace("[train]", '[train]\ndownload = "bfloat16"'))
+    with pytest.raises(InputError, match=r"set in federation.toml, but .* has train.download = 'bfloat16'"):
+        project.plans()
+
+
+def test_compact_downloads_have_no_privacy(project: Project) -> None:
+    (experiment,) = (project.app / "experiments").glob("*.toml")
+    experiment.write_text(experiment.read_text() + '\n[privacy]\nnoise_multiplier = 1.0\nnoise_seed = "secret"\n')
+    assert project.plans()
+    terms = project.app / "federation.toml"
+    terms.write_text('download = "compact"\n' + terms.read_text().replace('download = "float32"', ""))
+    with pytest.raises(InputError, match=r"must not be 'compact', but .* has \[privacy\]"):
+        project.plans()

@@ -23,7 +23,9 @@ from fedbasis.flower.payload import Payload, from_bytes, pack_state, to_bytes
 from fedbasis.flower.settings import read_federation
 from fedbasis.report import find_runs, write_report
 from fedbasis.report.compare import compare, side_by_side
+from fedbasis.serving.bundle import bundle
 from fedbasis.serving.new_client import Predictor
+from fedbasis.tensors.compact import AlikeModels, decode, encode
 from fedbasis.tensors.packed import packed, unpacked
 from fedbasis.training.runs import Run, read_lines
 from fuzz.mutators import bytes_mutant, json_mutant, json_value_mutant
@@ -90,6 +92,33 @@ def bases(folder: Path) -> Prepared:
         list(describe_folder(folder / "bases"))
 
     return artifact_prepared(folder / "bases", read)
+
+
+@target("fedbasis coded bases")
+def coded_bases(folder: Path) -> Prepared:
+    trained("fedbasis", bases=2).save(folder / "plain")
+    bundle(folder / "plain", folder / "bases", 4)
+
+    def read() -> None:
+        found = fb.load(folder / "bases")
+        assert found.module(torch.zeros(1, 3, 12, 12)).shape[0] == 1
+        list(describe_folder(folder / "bases"))
+
+    return artifact_prepared(folder / "bases", read)
+
+
+@target("fedbasis coded tensors")
+def coded_tensors(folder: Path) -> Prepared:
+    """A message with coded models, without a digest that guards it."""
+    models = {f"m{k}": {"w": torch.randn(4, 3, 3), "b": torch.randn(4)} for k in range(3)}
+    content = packed(encode(models, AlikeModels(list(models), "m0"))).tobytes()
+    expected = {"w": torch.Size([4, 3, 3]), "b": torch.Size([4])}
+
+    def prepare(rng: Random) -> Attempt:
+        changed = np.frombuffer(bytes_mutant(content, rng), dtype=np.uint8).copy()
+        return lambda: decode(unpacked(changed), expected, "It")
+
+    return prepare
 
 
 @target("fedbasis model")

@@ -17,10 +17,10 @@ SIX = {"init", "broadcast", "client_update", "aggregate", "model", "adapt"}
 HELPERS = {"build", "bind", "setup", "mean", "serving", "updates", "insight"}
 DECLARED = {"about", "ways", "Config", "serving_type", "updates_type", "insight_type", "state_group"}
 BESIDE: dict[type, set[str]] = {
-    Serving: {"published", "check", "check_learned", "participant", "refit", "probabilities"},
+    Serving: {"published", "check", "alike_models", "check_learned", "participant", "refit", "probabilities"},
     Updates: {
         "averages", "needs_single_updates", "require_clients", "reference", "as_averageable", "from_average",
-        "require_average",
+        "aggregate_rounded", "require_average",
     },
     Insight: {"diagnostics", "phase", "ready", "describe", "learned"},
 }  # fmt: skip

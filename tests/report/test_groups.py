@@ -45,6 +45,20 @@ def test_a_row_is_the_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
     assert [row[0].text for row in results(apart([group])).rows] == [f"FedAvg + FT · seed {seed}" for seed in SCORES]
 
 
+def test_older_runs_without_a_newer_setting_are_seeds_of_the_same_group(tmp_path: Path) -> None:
+    runs = seeds_of(tmp_path, "fedavg")
+    config = json.loads(runs[0].config.read_text())
+    config["train"].pop("download", None)
+    runs[0].config.write_text(json.dumps(config))
+    config = json.loads(runs[1].config.read_text())
+    config["train"]["download"] = "float32"
+    runs[1].config.write_text(json.dumps(config))
+    assert len(groups_of(runs[:2])) == 1
+    config["train"]["download"] = "bfloat16"
+    runs[1].config.write_text(json.dumps(config))
+    assert len(groups_of(runs[:2])) == 2
+
+
 def test_a_client_that_every_seed_serves_counts_once(tmp_path: Path) -> None:
     (group,) = groups_of(seeds_of(tmp_path, "fedavg", split=0))
     assert list(group.scores("ft", "S").values()) == pytest.approx(np.mean(list(SCORES.values()), axis=0).tolist())

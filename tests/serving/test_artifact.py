@@ -69,7 +69,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "infinity": (lambda f: rewrite(f, lambda t: first_weight(t).view(-1)[-1:].fill_(torch.inf)), "not finite"),
     "a tensor less": (lambda f: rewrite(f, lambda t: t.pop(min(t))), "is missing"),
     "a tensor more": (lambda f: rewrite(f, lambda t: t.update({min(t) + "x": torch.ones(1)})), "is not expected"),
-    "a later format": (lambda f: edit(f, lambda card: card.update(format=2)), "upgrade fedbasis"),
+    "a later format": (lambda f: edit(f, lambda card: card.update(format=3)), "upgrade fedbasis"),
     "no such format": (lambda f: edit(f, lambda card: card.update(format="one")), "'format'"),
     "an unknown key": (lambda f: edit(f, lambda card: card.update(colour="red")), "'colour'"),
     "a key less": (lambda f: edit(f, lambda card: card.pop("classes")), "'classes'"),

@@ -64,3 +64,29 @@ def test_finished_run_says_what_it_measured(dataset: Path, tmp_path: Path) -> No
     assert lines[-1]["bytes_down"] > 2.9 * lines[-1]["bytes_up"]  # three models down, one up
     assert run.done
     assert torch.get_num_threads() == 1
+
+
+def test_a_compact_download_is_logged_and_the_same_under_every_engine(dataset: Path, tmp_path: Path) -> None:
+    plain = small(dataset, name="fedbasis", bases=2).as_dict()
+    plain["personalize"].update(epochs=2, rates=[0.05], ways=["none"])
+    coded = {**plain, "train": {**plain["train"], "download": "compact"}}
+    lines = {}
+    for name, raw in {"float32": plain, "compact": coded}.items():
+        lines[name] = read_lines(execute(prepare(parse(raw)), tmp_path / "serial").metrics)
+    assert lines["compact"][0]["bytes_down"] == pytest.approx(lines["float32"][0]["bytes_down"] / 2, abs=8)  # one model
+    assert lines["compact"][-1]["bytes_down"] < 0.3 * lines["float32"][-1]["bytes_down"]
+    pool = parse({**coded, "machine": {"engine": "pool", "workers": 2}})
+    twin = execute(prepare(pool), tmp_path / "pool")
+    run = execute(prepare(parse(coded)), tmp_path / "serial")
+    assert run.folder.name == twin.folder.name
+    assert (run.bases / "tensors.safetensors").read_bytes() == (twin.bases / "tensors.safetensors").read_bytes()
+
+
+def test_a_compact_download_needs_models_that_are_alike(dataset: Path, tmp_path: Path) -> None:
+    raw = small(dataset).as_dict()
+    raw["train"]["download"] = "compact"
+    with pytest.raises(InputError, match="several models that are alike, but FedAvg has none"):
+        execute(prepare(parse(raw)), tmp_path)
+    private = {"method": {"name": "fedavg"}, "train": {"download": "bfloat16"}, "privacy": {"noise_multiplier": 1.0}}
+    with pytest.raises(InputError, match=r"set train.download = 'float32'"):
+        parse(private)

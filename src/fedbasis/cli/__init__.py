@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from fedbasis.cli.bases import bases
+from fedbasis.cli.bundle import bundle
 from fedbasis.cli.console import console, say
 from fedbasis.cli.federation import federation
 from fedbasis.cli.reproduce import reproduce
@@ -209,6 +210,7 @@ def train(
 app.command()(init)
 app.add_typer(weights, name="weights")
 app.command()(bases)
+app.command()(bundle)
 app.command()(personalize)
 app.command()(predict)
 

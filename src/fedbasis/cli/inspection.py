@@ -54,14 +54,17 @@ def _run(run: Run, trust: bool, network: NetworkSource | None) -> Iterator[Part]
 
 
 def _artifact(path: Path, trust: bool, network: NetworkSource | None) -> Iterator[Part]:
-    kind = artifact.read_card(path).kind
+    written = artifact.read_card(path)
+    kind = written.kind
     card, state = artifact.load(path, kind, trust, network)
     numbers = sum(t.numel() for t in next(iter(state.values())).values())
     yield (
         f"{'Bases' if kind == 'bases' else 'Personal model'} {path}: {card.architecture.name} "
         f"{card.architecture.options or ''} for {len(card.classes)} classes at {card.pixels.resolution} pixels, "
-        f"{numbers:,} numbers a model; made by {card.method}, version {card.version}, format {card.format}."
+        f"{numbers:,} numbers a model; made by {card.method}, version {card.version}, format {written.format}."
     )
+    if written.coding is not None:
+        yield f"Coding: {written.coding.name}, differences of {written.coding.bits} bits."
     yield "Classes: " + ", ".join(card.classes)
     yield "Provenance: " + ", ".join(f"{key} {value}" for key, value in card.provenance.items())
     if kind == "bases":

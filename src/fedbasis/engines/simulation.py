@@ -7,6 +7,7 @@ from typing import Any
 
 from fedbasis.engines.base import ClientData, Result, WorkerContext, Workers
 from fedbasis.engines.client_state import ClientStates, state_of
+from fedbasis.engines.download import Download, as_received, to_send
 from fedbasis.methods.base import Context, Sent
 from fedbasis.networks.train import examples_of
 from fedbasis.tensors.params import State
@@ -26,6 +27,7 @@ class ClientTask:
         seed: The seed of the run.
         client_state: The folder of all client states, or the state of this client if the worker may be on another
             machine; None if it has none.
+        download: The precision in which the client receives tensors.
     """
 
     client: str
@@ -33,12 +35,13 @@ class ClientTask:
     round: int
     seed: int
     client_state: Path | State | None
+    download: Download = "float32"
 
 
 def update(worker: WorkerContext, server: State, item: ClientTask) -> Result:
     """Update one client from the server's state, its data and its client state."""
     before = state_of(item.client, item.client_state, item.round)
-    received = worker.method.broadcast(server, item.client)
+    received = _rounded(worker, worker.method.broadcast(server, item.client), item.download)
     context = Context(item.seed, item.client, worker.model, item.round)
     with context.random_layers():
         sent, after = worker.method.client_update(received, before, examples_of(item.data), context)
@@ -49,6 +52,25 @@ def update(worker: WorkerContext, server: State, item: ClientTask) -> Result:
     return {**sent.tensors, **returned}, (sent.numbers, list(returned))
 
 
+def _rounded(worker: WorkerContext, sent: State, download: Download) -> State:
+    """Round what a client receives; most methods send all clients the same, which is rounded once."""
+    if download == "float32":
+        return sent
+    before = worker.cache.get(_rounded)
+    same = before is not None and _tensors(before[0]) == _tensors(sent)
+    if not same:
+        worker.cache[_rounded] = (
+            sent,
+            as_received(to_send(worker.method, sent, download), worker.method.task.layout.shapes),
+        )
+    rounded: State = worker.cache[_rounded][1]
+    return rounded
+
+
+def _tensors(state: State) -> list[int]:
+    return [id(tensor) for tensors in state.values() for tensor in tensors.values()]
+
+
 class Simulation:
     """The engine of clients whose data are on this machine.
 
@@ -57,17 +79,33 @@ class Simulation:
         data: The clients' training images.
         seed: The seed of the run.
         states: The client states; None: stored in a temporary folder.
+        download: The precision in which clients receive the server's tensors.
     """
 
-    def __init__(self, workers: Workers, data: ClientData, seed: int, states: ClientStates | None = None) -> None:
-        self.workers, self._data, self._seed = workers, data, seed
+    def __init__(
+        self,
+        workers: Workers,
+        data: ClientData,
+        seed: int,
+        states: ClientStates | None = None,
+        *,
+        download: Download = "float32",
+    ) -> None:
+        self.workers, self._data, self._seed, self._download = workers, data, seed, download
         self.states = states if states is not None else ClientStates()
 
     def map(self, server: State, clients: Sequence[str], round: int) -> Iterator[tuple[str, Sent]]:
         """Update the named clients and yield ``(client, update)``, in this order."""
         items = [
-            ClientTask(c, self._data[c], round, self._seed, self.states.reference(c, round, self.workers.same_disk))
-            for c in clients
+            ClientTask(
+                client,
+                self._data[client],
+                round,
+                self._seed,
+                self.states.reference(client, round, self.workers.same_disk),
+                self._download,
+            )
+            for client in clients
         ]
         results = self.workers.run(update, server, items, clients)
         for client, (tensors, (numbers, returned)) in zip(clients, results, strict=True):

@@ -122,6 +122,7 @@ class Prepared:
             classes=table.class_names,
             data_digest=table.digest,
             run=run,
+            download=self.experiment.train.download,
         )
 
     def validation(self) -> Validation:
@@ -236,7 +237,7 @@ def execute(prepared: Prepared, out: Path, emit: Emit = ignore) -> Run:
             emit(ClientServed(len(done), tasks, record))
 
         emit(WorkersStarted(str(workers)))
-        engine = Simulation(workers, prepared.training, e.seed, states)
+        engine = Simulation(workers, prepared.training, e.seed, states, download=e.train.download)
         curve = ServingCurve(method, workers, clients, plan, e.seed, e.train.serve_every, states)
         server = training.train(engine, emit, prepared.validation(), curve)
         if CLIENT_STATE in plan.ways and e.personalize.final_round:

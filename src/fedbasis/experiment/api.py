@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fedbasis.engines.choice import devices_of, workers_for
 from fedbasis.engines.client_state import ClientStates
+from fedbasis.engines.download import Download
 from fedbasis.engines.simulation import Simulation
 from fedbasis.experiment import Prepared
 from fedbasis.experiment.config import parse
@@ -194,6 +195,7 @@ def train(
     crop: int | tuple[int, int] | None = None,
     participation: float | int = 1.0,
     weighting: Literal["uniform", "examples"] = "uniform",
+    download: Download = "float32",
     weights: Folder | None = None,
     blocks: int | Mapping[str, Sequence[str]] | None = None,
     options: Mapping[str, Any] | None = None,
@@ -222,6 +224,8 @@ def train(
         crop: The size of the network's inputs, the centres of the images; None: the whole images.
         participation: Clients a round, as a share (1.0) or a number (10).
         weighting: Whether clients count the same, or by their number of images.
+        download: The precision of the tensors that a client receives: "bfloat16" has half the bytes; "compact" codes
+            bases as one reference and differences of 4 bits.
         weights: A safetensors file of pretrained weights.
         blocks: The blocks of the network that have coefficients of their own; 1: the whole network is one.
         options: Options of the network, such as ``{"width": 16, "norm": "group"}``.
@@ -260,7 +264,7 @@ def train(
         },
         "train": {
             "rounds": rounds, "epochs": epochs, "batch": batch, "rate": rate, "momentum": momentum, "decay": decay,
-            "augment": augment, "participation": participation, "weighting": weighting,
+            "augment": augment, "participation": participation, "weighting": weighting, "download": download,
         },
         "machine": {"engine": engine, "workers": workers, "device": device},
         "aggregation": dict(aggregation or {}),
@@ -292,13 +296,14 @@ def train(
         if run is None:
             emit(RunStarted(None, bound.about.title, 0, rounds, 0, 0))
             emit(WorkersStarted(str(started)))
-            simulation = Simulation(started, prepared.training, seed)
+            simulation = Simulation(started, prepared.training, seed, download=download)
             server = training.train(simulation, emit, prepared.validation())
         else:
             with run.locked():
                 emit(RunStarted(run.folder, bound.about.title, len(read_lines(run.metrics)), rounds, 0, 0))
                 training.start(e.as_dict())
-                simulation = Simulation(started, prepared.training, seed, ClientStates(run.client_states))
+                states = ClientStates(run.client_states)
+                simulation = Simulation(started, prepared.training, seed, states, download=download)
                 server = training.train(simulation, emit, prepared.validation())
                 clients.benchmark.save(run.folder / "benchmark")
                 training.finish(simulation, training=prepared.training_digest)

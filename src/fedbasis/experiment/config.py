@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, Strict, ValidationError, field_validator, model_validator
 
 from fedbasis.engines.choice import Machine
+from fedbasis.engines.download import Download
 from fedbasis.experiment.protection import AggregationConfig, PrivacyConfig, unprotected
 from fedbasis.experiment.toml import ConfigSection
 from fedbasis.methods import METHODS, find_method
@@ -170,6 +171,12 @@ class TrainConfig(ConfigSection):
         default=0, ge=0, le=1_000_000, description="rounds between two personalizations of all clients; 0: never"
     )
 
+    download: Download = Field(
+        default="float32",
+        description="precision of the tensors that a client receives: float32, bfloat16 (half the bytes), or compact "
+        "(bases as one reference and differences of 4 bits)",
+    )
+
     def recipe(self, preprocessing: Preprocessing) -> Recipe:
         """Return how a client trains locally."""
         return Recipe(
@@ -323,6 +330,8 @@ class Experiment(ConfigSection):
         settings["data"].pop("source")
         if not self.personalize.by_way:  # a setting that is newer than runs which are kept: unset, it renames none
             settings["personalize"].pop("by_way")
+        if self.train.download == "float32":  # the same
+            settings["train"].pop("download")
         if self.model.weights is not None:
             settings["model"]["weights"] = sha256_of(weights_path(self.model.weights))
         text = json.dumps([settings, data_digest], sort_keys=True)
@@ -405,6 +414,11 @@ def _misfits(experiment: Experiment, kind: type[Method] | None) -> list[str]:
         by_examples=experiment.train.weighting == "examples",
         participating=experiment.personalize.whom == "participating",
     )
+    if experiment.privacy.noise_multiplier and experiment.train.download != "float32":
+        problems.append(
+            "[privacy] clips the difference from what the server has, not from what a client received; set "
+            "train.download = 'float32'"
+        )
     if experiment.personalize.whom == "participating" and 1.0 not in experiment.data.sizes.values():
         problems.append("participating clients have all of their images, but data.sizes has no size of 1.0")
     if experiment.personalize.whom == "new" and not experiment.data.new_clients:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedbasis.engines.base import Engine
+from fedbasis.engines.download import Download, require_download
 from fedbasis.experiment.config import Experiment
 from fedbasis.methods import find_method, name_of
 from fedbasis.methods.base import Method, Task
@@ -65,6 +66,7 @@ class TrainingRun:
     classes: Sequence[str]
     data_digest: str
     run: Run | None = None
+    download: Download = "float32"
 
     @property
     def mechanism(self) -> Mechanism | None:
@@ -76,6 +78,7 @@ class TrainingRun:
         e, method = self.experiment, self.method
         method.task.network.check()
         method.task.classifier  # noqa: B018  (an error if the network has none)
+        require_download(method, self.download)
         if "bn" in e.ways and not method.task.normalization & method.task.parameters:
             raise InputError(
                 f"personalize.ways has 'bn', which trains normalization layers, but {e.model.name} has none here; "
@@ -115,6 +118,7 @@ class TrainingRun:
             emit=emit,
             measure=measure,
             privacy=self.mechanism,
+            download=self.download,
         )
         if self.run is not None:
             artifact.save(self.run.bases, self.method.serving.published(server), self.card(), overwrite=True)

@@ -18,12 +18,13 @@ from flwr.app import Context as FlowerContext
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
+from fedbasis.engines.download import as_received
 from fedbasis.flower.expected import read_block
 from fedbasis.flower.node import Node
-from fedbasis.flower.payload import Payload, as_float32, from_record, pack_state, to_record
+from fedbasis.flower.payload import Payload, from_record, pack_state, to_record
 from fedbasis.flower.settings import FederatedRun, read_plans
 from fedbasis.methods import name_of
-from fedbasis.methods.base import Context
+from fedbasis.methods.base import Context, Method
 from fedbasis.networks.train import Examples
 from fedbasis.serving import artifact
 from fedbasis.serving.new_client import serve, write_model
@@ -112,7 +113,7 @@ def update(node: Node, plan: FederatedRun, payload: Payload) -> Payload:
     images = _images(node, plan)
     context = Context(payload.number("seed"), node.name, method.task.network.workspace(), round)
     with context.random_layers():
-        sent, after = method.client_update(_received(payload), states.read(node.name, version), images, context)
+        sent, after = method.client_update(_received(method, payload), states.read(node.name, version), images, context)
     states.write(node.name, round, after)
     return Payload({}, sent.numbers, pack_state(sent.tensors))
 
@@ -127,7 +128,7 @@ def fit(node: Node, plan: FederatedRun, payload: Payload) -> Payload:
     out = node.place(payload.word("run")) / "model"
     adaptation = plan.experiment.personalize.adaptation()
     images = _images(node, plan)
-    served = serve(method, card, _received(payload), images, None, adaptation, payload.number("seed"))
+    served = serve(method, card, _received(method, payload), images, None, adaptation, payload.number("seed"))
     write_model(served, out, overwrite=True)
     numbers = {key: float(getattr(served, key)) for key in ("before", "after", "images", "held_out")}
     return Payload({"how": served.way}, numbers)
@@ -144,5 +145,5 @@ def _images(node: Node, plan: FederatedRun) -> Examples:
     return _decoded(node, plan.federation.classes, data.resolution, data.channels)
 
 
-def _received(payload: Payload) -> State:
-    return as_float32(read_block(payload.block))
+def _received(method: Method, payload: Payload) -> State:
+    return as_received(read_block(payload.block), method.task.layout.shapes)

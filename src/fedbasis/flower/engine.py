@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedbasis.engines.base import NoUpdate
+from fedbasis.engines.download import to_send
 from fedbasis.engines.processes import peak_memory
 from fedbasis.flower.batching import Answer, RequestBatcher
 from fedbasis.flower.expected import Expected, Kind, kinds, rehearsed
@@ -86,7 +87,7 @@ class Nodes:
             received = self._method.broadcast(server, client)
             same = tuple(id(tensor) for tensors in received.values() for tensor in tensors.values())
             if same not in blocks:
-                blocks[same] = received, pack_state(received, terms.download)
+                blocks[same] = received, pack_state(to_send(self._method, received, terms.download))
             payloads[client] = self._payload(client, round, blocks[same][1])
             expected[client] = self._expected(received, round)
         answers = self._batcher.ask(payloads, max(e.largest for e in expected.values()))

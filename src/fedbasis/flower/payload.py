@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
@@ -50,23 +49,9 @@ class Payload:
         return value if isinstance(value, int) else -1
 
 
-def pack_state(state: State, precision: str = "float32") -> Block:
-    """Pack a state; with "bfloat16", float32 tensors are rounded to half the bytes."""
-    if precision == "bfloat16":
-        state = {g: {n: _halved(tensor) for n, tensor in named.items()} for g, named in state.items()}
+def pack_state(state: State) -> Block:
+    """Pack a state."""
     return pack.packed(state)
-
-
-def _halved(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.bfloat16() if tensor.dtype == torch.float32 else tensor
-
-
-def as_float32(state: State) -> State:
-    """Convert bfloat16 tensors to float32."""
-    return {
-        group: {name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor for name, tensor in named.items()}
-        for group, named in state.items()
-    }
 
 
 def spooled(payload: Payload) -> Payload:

@@ -9,10 +9,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, Strict, ValidationError
 
+from fedbasis.engines.download import Download
 from fedbasis.experiment.config import Experiment, Share, read
 from fedbasis.experiment.setup import TrainingRun, method_for
 from fedbasis.experiment.toml import ConfigSection
@@ -35,8 +36,10 @@ class Federation(ConfigSection):
     classes: Annotated[tuple[Name, ...], Strict(False)] = Field(
         min_length=2, description="names of the class folders, in the order of the network's outputs"
     )
-    download: Literal["float32", "bfloat16"] = Field(
-        default="float32", description="type of the tensors that the server sends; bfloat16 halves the bytes"
+    download: Download = Field(
+        default="float32",
+        description="precision of the tensors that the server sends: float32, bfloat16 (half the bytes), or compact "
+        "(bases as one reference and differences of 4 bits)",
     )
     deadline: float = Field(default=600.0, gt=0, le=86400, description="seconds until a round continues without a node")
     minimum: Share = Field(default=0.5, description="the share of a round's clients that must answer in time")
@@ -74,6 +77,7 @@ class FederatedRun:
             classes=terms.classes,
             data_digest=terms.identity,
             run=self.run(out),
+            download=terms.download,
         )
 
 
@@ -104,7 +108,17 @@ def read_plans(app: Path) -> list[FederatedRun]:
     plans = [FederatedRun(path.stem, read(path), federation) for path in paths]
     for path, plan in zip(paths, plans, strict=True):
         require_modules(plan.experiment)
+        if plan.experiment.train.download != "float32":
+            raise InputError(
+                f"The download of a federation is set in {FEDERATION}, but {path} has train.download = "
+                f"'{plan.experiment.train.download}'; move it there."
+            )
         privacy = plan.experiment.privacy
+        if privacy.noise_multiplier and federation.download == "compact":
+            raise InputError(
+                f"[privacy] clips the difference from what the server has, so download in {FEDERATION} must not be "
+                f"'compact', but {path} has [privacy]; set download = 'float32'."
+            )
         if privacy.noise_multiplier and privacy.noise_seed != "secret":
             raise InputError(
                 f"The [privacy] of {path} must have noise_seed = 'secret' in a federation, but it is "

@@ -29,6 +29,7 @@ from fedbasis.networks.models import NetworkSource
 from fedbasis.networks.statistics import Statistics
 from fedbasis.networks.train import Examples, Recipe, predict
 from fedbasis.tensors.averaging import Averaging
+from fedbasis.tensors.compact import AlikeModels
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.packed import on_disk
 from fedbasis.tensors.params import State, Tensors, require_same
@@ -251,6 +252,13 @@ class Serving(Companion):
         """Raise an ``InputError`` if published tensors do not fit the method's settings."""
         require_same(self.method.model(published), self.method.task.layout.shapes, "The model that they hold")
 
+    def alike_models(self, state: State) -> AlikeModels | None:
+        """Return which models of the server's state are alike, so that they can be coded as small differences.
+
+        By default none: a state with one model, or with models that have little in common, has nothing to gain.
+        """
+        return None
+
     def check_learned(self, learned: Tensors) -> None:
         """Refuse what a personal model's file holds besides a network, if the method cannot predict with it."""
         if learned:
@@ -310,6 +318,21 @@ class Updates(Companion):
         after: State = self.method.aggregate(
             server, [("the mean", Sent(mean, {"loss": float("nan"), "examples": 1.0}))], seed
         )
+        return after
+
+    def aggregate_rounded(self, server: State, received: State, updates: Iterable[Update], seed: int) -> State:
+        """Return the server's next state after a round in which clients received rounded tensors.
+
+        By default the same as after any round, which is right for the mean of whole models, but for the rounding. A
+        server that computes changes from its state overrides it: the changes start from ``received``.
+
+        Args:
+            server: The state before this round.
+            received: The same state, with the tensors as the clients received them.
+            updates: ``(client, update)``, computed while they are read.
+            seed: The seed of the run.
+        """
+        after: State = self.method.aggregate(server, updates, seed)
         return after
 
     def require_average(self) -> None:

@@ -29,6 +29,8 @@ Fields = Mapping[str, Any]
 NUMBER = int | float
 CONFIG: Fields = {"method": dict, "seed": int, "data": dict, "train": dict, "personalize": dict}
 DEFAULTS: Mapping[str, Any] = {"seed": 0, "data": {}, "train": {}, "personalize": {}}
+NEWER: Mapping[str, Mapping[str, Any]] = {"train": {"download": "float32"}, "personalize": {"by_way": {}}}
+"""Settings that older runs do not have, with what they did: older and newer seeds of one experiment are one group."""
 ABOUT: Fields = {"title": str, "labels": dict, "charts": dict}
 ROUND: Fields = {
     "round": int, "rounds": int, "phase": str | None, "refused": list | None, "absent": list | None,
@@ -99,7 +101,7 @@ class RunData:
         _require(f"{what} section 'data'", config["data"], {"sizes": dict | None, "source": str | None})
         sizes = config["data"].get("sizes") or {}
         _require(f"{what} section 'data.sizes'", sizes, dict.fromkeys(sizes, NUMBER))
-        return config
+        return {**config, **{section: {**added, **config[section]} for section, added in NEWER.items()}}
 
     @cached_property
     def lines(self) -> list[dict[str, Any]]:

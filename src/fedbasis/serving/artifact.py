@@ -2,7 +2,8 @@
 
 An artifact is a folder that appears whole or not at all: ``tensors.safetensors`` and ``card.json``, which says what
 kind it is, for which architecture, classes and preprocessing, where it comes from, and the tensors' sha256. Nothing
-is ever unpickled.
+is ever unpickled. Models that are alike can be coded as small differences (``tensors.compact``): the card then says
+so, and ``load`` returns them decoded.
 """
 
 import os
@@ -21,6 +22,7 @@ from fedbasis.methods import METHODS
 from fedbasis.methods.problems import problem_lines
 from fedbasis.networks.models import MODELS, Network, NetworkSource, sides
 from fedbasis.networks.train import Preprocessing
+from fedbasis.tensors.compact import AlikeModels, Bits, decode, encode, is_coded, require_coded
 from fedbasis.tensors.files import Header, read_header, read_tensors, write_tensors
 from fedbasis.tensors.params import State, Tensors, require_finite, require_same, shapes
 from pflbed.errors import InputError, InputListError
@@ -29,6 +31,8 @@ from pflbed.foreign import read_json
 from pflbed.table import MAX_CLASSES
 
 FORMAT = 1
+CODED_FORMAT = 2
+"""The format of artifacts with coded models; versions that cannot decode them refuse it."""
 TENSORS, CARD = "tensors.safetensors", "card.json"
 
 
@@ -62,6 +66,14 @@ class Pixels(BaseModel):
     crop: _Side | tuple[_Side, _Side] | None = None
 
 
+class Coding(BaseModel):
+    """How the models of an artifact are coded."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: Literal["compact"] = "compact"
+    bits: Bits
+
+
 class Card(BaseModel):
     """What an artifact says about itself."""
 
@@ -76,10 +88,13 @@ class Card(BaseModel):
     preprocessing: Pixels
     provenance: dict[Text, Any] = {}
     learned: dict[Text, Any] = {}
+    coding: Coding | None = None
     sha256: Text = ""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        if (self.coding is not None) != (self.format == CODED_FORMAT) or (self.coding and self.kind != "bases"):
+            raise ValueError(f"coding must be there in format {CODED_FORMAT}, which is of bases, and in no other")
         pixels = self.preprocessing
         if (pixels.resolution if pixels.crop is None else pixels.crop) != self.architecture.resolution:
             raise ValueError("the resolutions of architecture and preprocessing differ")
@@ -96,6 +111,14 @@ class Card(BaseModel):
         if len(set(self.classes)) != len(self.classes):
             raise ValueError("two classes have the same name")
         return self
+
+    def as_coded(self, coding: Coding | None) -> Self:
+        """Return the card of the same tensors, coded in another way or (None) not at all."""
+        return self.model_copy(update={"coding": coding, "format": FORMAT if coding is None else CODED_FORMAT})
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what is written; an artifact that is not coded does not mention it."""
+        return self.model_dump(mode="json", exclude={"coding"} if self.coding is None else None)
 
     @property
     def network(self) -> Network:
@@ -128,6 +151,23 @@ def describe_pixels(preprocessing: Preprocessing) -> Pixels:
     return Pixels(**asdict(preprocessing))
 
 
+def code(state: State, alike: AlikeModels | None, card: Card, bits: Bits) -> tuple[State, Card]:
+    """Return an artifact's state and card with its models coded, for ``save``.
+
+    Args:
+        state: The published tensors.
+        alike: Which of them are models that are alike; None: the method has none, which is an error.
+        card: The card.
+        bits: Bits of a difference.
+    """
+    if alike is None:
+        raise InputError(
+            f"Coding needs several models that are alike, but what '{card.method}' published has none; leave --compact "
+            "out."
+        )
+    return encode(state, alike, bits), card.as_coded(Coding(bits=bits))
+
+
 def save(folder: Path, state: State, card: Card, overwrite: bool = False) -> None:
     """Write an artifact under a temporary name and rename it: no half-written folder is ever seen."""
     if folder.exists() and not overwrite:
@@ -138,7 +178,7 @@ def save(folder: Path, state: State, card: Card, overwrite: bool = False) -> Non
     try:
         write_tensors(temporary / TENSORS, state)
         filled = card.model_copy(update={"sha256": sha256_of(temporary / TENSORS)})
-        write_json(temporary / CARD, filled.model_dump(mode="json"))
+        write_json(temporary / CARD, filled.as_json())
         temporary.chmod(0o755)
         if folder.exists():
             os.rename(folder, aside)  # noqa: PTH104
@@ -160,9 +200,9 @@ def read_card(folder: Path) -> Card:
     if not (folder / CARD).exists():
         raise InputError(f"An artifact is a folder with {CARD} and {TENSORS}, but {folder} has no {CARD}.")
     raw = read_json(folder / CARD, "The card", MAX_CARD)
-    if isinstance(raw, dict) and isinstance(raw.get("format"), int) and raw["format"] > FORMAT:
+    if isinstance(raw, dict) and isinstance(raw.get("format"), int) and raw["format"] > CODED_FORMAT:
         raise InputError(
-            f"The artifact {folder} must have format {FORMAT} or less for fedbasis {__version__}, but it has "
+            f"The artifact {folder} must have format {CODED_FORMAT} or less for fedbasis {__version__}, but it has "
             f"{raw['format']}; upgrade fedbasis."
         )
     try:
@@ -187,7 +227,8 @@ def load(
 ) -> tuple[Card, State]:
     """Read an artifact and check everything: kind, digest, names, shapes, finite numbers.
 
-    ``network`` is used in place of the one that the card names.
+    Coded models are decoded, and the returned card is that of the decoded tensors: it has no coding. ``network`` is
+    used in place of the one that the card names.
     """
     card = read_card(folder)
     require_trust(card, folder, trust, network)
@@ -207,7 +248,11 @@ def load(
         )
     state, _ = read_tensors(path)
     require_finite(state, f"The file {path}")
-    return card, state
+    if card.coding is None:
+        return card, state
+    architecture = network_of(card, network)
+    expected = architecture.layout(architecture.skeleton()).shapes
+    return card.as_coded(None), decode(state, expected, f"The file {path}")
 
 
 def require_header(
@@ -220,6 +265,11 @@ def require_header(
     if ("" in header) != (kind == "model") or not header:
         found = sorted(header) or "nothing"
         raise InputError(f"The file {path} must hold the tensors of {kind}, but it holds {found}.")
+    if is_coded(header) != (card.coding is not None):
+        raise InputError(f"The file {path} must hold coded models exactly if its card says so; get the folder again.")
+    if card.coding is not None:
+        require_coded(header, expected, f"The file {path} (for '{card.architecture.name}')")
+        header = {group: tensors for group, tensors in header.items() if not is_coded({group: tensors})}
     for group, tensors in header.items():
         if group and expected.keys().isdisjoint(tensors):
             continue  # what a method has besides models, such as a hypernetwork: ``Serving.check`` compares it

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedbasis.engines.base import Engine, NoUpdate
+from fedbasis.engines.download import Download, as_received, to_send
 from fedbasis.engines.processes import reset_peak_memory
 from fedbasis.methods.base import Method, Sent, Update
 from fedbasis.networks.train import predict
@@ -130,6 +131,7 @@ def train(
     emit: Emit = ignore,
     measure: Measure | None = None,
     privacy: Mechanism | None = None,
+    download: Download = "float32",
 ) -> State:
     """Train for all rounds and return the server's state.
 
@@ -148,6 +150,7 @@ def train(
         emit: Called with every event.
         measure: Returns additional numbers for the log after every round.
         privacy: The mechanism of differential privacy; None: none.
+        download: The precision in which the engine's clients receive the server's tensors.
     """
     checkpoint = None if run is None else run.load_checkpoint()
     server, start = (method.init(seed), 0) if checkpoint is None else checkpoint
@@ -171,14 +174,22 @@ def train(
         for number in range(start, method.task.rounds):
             began = time.perf_counter()
             chosen = sampled(clients, participation, seed if privacy is None else privacy.drawing_seed(seed), number)
-            down = nbytes(method.broadcast(server, chosen[0]))
+            message = to_send(method, method.broadcast(server, chosen[0]), download)
+            down, received = nbytes(message), server
+            if download != "float32":
+                received = {**server, **as_received(message, method.task.layout.shapes)}
+            del message
             silent = privacy is not None and privacy.secret  # numbers of single clients have no noise
             updates = engine.map(server, chosen, number)
             stream = UpdateStream(updates, len(chosen), number + 1, ignore if silent else emit)
-            if privacy is None:
+            if privacy is not None:
+                after = privacy.aggregate(method, server, stream, seed, number)
+            elif received is server:
                 after = method.aggregate(server, clip_updates(method, server, stream), seed)
             else:
-                after = privacy.aggregate(method, server, stream, seed, number)
+                clipped = clip_updates(method, received, stream)
+                after = method.updates.aggregate_rounded(server, received, clipped, seed)
+            del received
             phase = method.insight.phase(server)
             record = {
                 "round": number + 1,

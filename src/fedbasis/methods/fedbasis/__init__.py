@@ -30,16 +30,18 @@ from fedbasis.methods.base import (
 )
 from fedbasis.methods.fedavg import FedAvg
 from fedbasis.methods.fedbasis import coefficients
-from fedbasis.methods.fedbasis.bases import BasisSet
+from fedbasis.methods.fedbasis.bases import MAJOR, BasisSet, groups_of
 from fedbasis.methods.fedbasis.collected import LocalModels, collected, without_collected
 from fedbasis.methods.fedbasis.config import FedBasisConfig
 from fedbasis.methods.fedbasis.learning import LocalWork, learn_coefficients
 from fedbasis.methods.fedbasis.local_round import train_locally
 from fedbasis.methods.fedbasis.robust import alone, basis_mean
+from fedbasis.methods.fedbasis.rounded import with_rounding_undone
 from fedbasis.methods.fedbasis.upload import COEFFICIENTS, reference
 from fedbasis.methods.shared.clustering import cluster_models
 from fedbasis.methods.shared.warm_start import warm_rounds
 from fedbasis.networks.train import Examples, by_epoch
+from fedbasis.tensors.compact import AlikeModels
 from fedbasis.tensors.params import State, Tensors
 from fedbasis.tensors.seeding import seed_for
 from pflbed.errors import InputError
@@ -62,6 +64,10 @@ class FedBasisServing(Serving):
                     f"The settings must fit the tensors, but they say {expected} bases and there are {count}."
                 )
         super().check(published)
+
+    def alike_models(self, state: State) -> AlikeModels | None:
+        """Return the bases, which are near to the major basis, or to their mean; None during the warm start."""
+        return None if MODEL in state else AlikeModels(groups_of(state), MAJOR if MAJOR in state else None)
 
 
 class FedBasisUpdates(Updates):
@@ -86,6 +92,17 @@ class FedBasisUpdates(Updates):
     def from_average(self, server: State, mean: State, seed: int) -> State:
         """Return the mean: the mean of whole bases is the next state."""
         return mean
+
+    def aggregate_rounded(self, server: State, received: State, updates: Iterable[Update], seed: int) -> State:
+        """Apply the changes from what the clients received to the exact bases, or to the warm start's exact model."""
+        if MODEL not in server:
+            return self.method.aggregate_bases(received, updates, server)
+        after, parameters = self.method.aggregate(received, updates, seed), self.method.task.parameters
+        models = [MODEL] if MODEL in after else groups_of(after)
+        exact = {
+            group: with_rounding_undone(after[group], server[MODEL], received[MODEL], parameters) for group in models
+        }
+        return {**after, **exact}
 
     def require_average(self) -> None:
         """Raise an ``InputError`` for aggregation by usage and for a warm start, which need single updates."""
@@ -217,7 +234,18 @@ class FedBasis(Method):
         """Average the bases, one update at a time; the warm start's last round clusters local models into bases."""
         if MODEL in server:
             return self._aggregate_warm_start(server, updates, seed)
-        mean = basis_mean(self.bases(server), self.config.by_usage, self.task.averaging)
+        return self.aggregate_bases(server, updates)
+
+    def aggregate_bases(self, received: State, updates: Iterable[Update], exact: State | None = None) -> State:
+        """Average the bases, one update at a time.
+
+        Args:
+            received: The state with the bases that the clients received.
+            updates: ``(client, update)``.
+            exact: The server's state, if they received rounded bases.
+        """
+        precise = None if exact is None else self.bases(exact)
+        mean = basis_mean(self.bases(received), self.config.by_usage, self.task.averaging, precise)
         for client, sent in updates:
             mean.add(sent.tensors, self.task.weight(int(sent.numbers["examples"])), f"The update of {client}")
         return mean.result().to_state()

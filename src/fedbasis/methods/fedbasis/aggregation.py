@@ -80,11 +80,11 @@ class BasisMean:
         if self._total <= 0:
             raise InputError("The bases need at least one update with a positive weight, but none was received.")
         weights = [
-            _divide(self._weights.pop(0), part, self._total, old)
+            divide(self._weights.pop(0), part, self._total, old)
             for part, old in zip(self._share, self.bases.weights, strict=True)
         ]
         statistics = [
-            _divide(self._statistics.pop(0), part, self._total, old)
+            divide(self._statistics.pop(0), part, self._total, old)
             for part, old in zip(self._usage, self.bases.statistics, strict=True)
         ]
         return BasisSet(self.bases.layout, weights, statistics, self.bases.major)
@@ -95,7 +95,7 @@ def usage_of(alpha: Tensor, major: bool) -> Tensor:
     return torch.cat([torch.ones_like(alpha[:, :1]), alpha], dim=1) if major else alpha
 
 
-def _divide(total: Tensor, part: Tensor, total_weight: float, old: Tensor) -> Tensor:
+def divide(total: Tensor, part: Tensor, total_weight: float, old: Tensor) -> Tensor:
     """Divide a sum by its weight, in place."""
     used = (part > UNUSED * total_weight).unsqueeze(1)
     total /= torch.where(used, part.unsqueeze(1), torch.ones_like(part).unsqueeze(1))

@@ -30,6 +30,15 @@ def basis_name(index: int) -> str:
     return f"basis_{index}"
 
 
+def groups_of(state: State) -> list[str]:
+    """Return the groups of a state that are bases, in order: the major basis, if there is one, then the others."""
+    count = sum(group.startswith("basis_") for group in state)
+    groups = [MAJOR] * (MAJOR in state) + [basis_name(k) for k in range(count)]
+    if count == 0 or any(group not in state for group in groups):
+        raise InputError(f"A set of bases needs the groups basis_0, basis_1 ..., but it holds {sorted(state)}.")
+    return groups
+
+
 @dataclass(frozen=True)
 class BasisSet:
     """All bases: one matrix per block with a row per basis, the major basis (if there is one) first."""
@@ -56,11 +65,7 @@ class BasisSet:
     @classmethod
     def from_state(cls, layout: Layout, state: State) -> "BasisSet":
         """Make a set from the groups ``major``, ``basis_0``, ``basis_1`` ... of a state."""
-        major = MAJOR in state
-        count = sum(group.startswith("basis_") for group in state)
-        groups = [MAJOR] * major + [basis_name(k) for k in range(count)]
-        if count == 0 or any(group not in state for group in groups):
-            raise InputError(f"A set of bases needs the groups basis_0, basis_1 ..., but it holds {sorted(state)}.")
+        groups, major = groups_of(state), MAJOR in state
         return cls.from_models(layout, [state[group] for group in groups], major)
 
     def to_state(self) -> State:

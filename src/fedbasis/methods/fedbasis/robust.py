@@ -19,6 +19,7 @@ from torch import Tensor
 from fedbasis.methods.fedbasis.aggregation import UNUSED, BasisMean, usage_of
 from fedbasis.methods.fedbasis.bases import BasisSet
 from fedbasis.methods.fedbasis.coefficients import combination
+from fedbasis.methods.fedbasis.rounded import RoundedBasisMean
 from fedbasis.methods.fedbasis.upload import bounded_coefficients, direction, read_statistics, with_coefficients
 from fedbasis.tensors.averaging import CHUNK_NUMBERS, Averaging
 from fedbasis.tensors.packed import on_disk
@@ -26,9 +27,20 @@ from fedbasis.tensors.params import State
 from pflbed.errors import InputError
 
 
-def basis_mean(bases: BasisSet, by_usage: bool, averaging: Averaging) -> "BasisMean | OrderedBases":
-    """Return an empty mean of the clients' bases: a robust one if ``averaging`` is robust, else the plain one."""
-    return OrderedBases(bases, by_usage, averaging) if averaging.robust else BasisMean(bases, by_usage)
+def basis_mean(
+    bases: BasisSet, by_usage: bool, averaging: Averaging, exact: BasisSet | None = None
+) -> "BasisMean | OrderedBases":
+    """Return an empty mean of the clients' bases: a robust one if ``averaging`` is robust, else the plain one.
+
+    Args:
+        bases: The bases that the clients received.
+        by_usage: Whether the sums are divided by the usage of a basis.
+        averaging: How updates are averaged.
+        exact: The server's bases, if the clients received rounded ones.
+    """
+    if averaging.robust:
+        return OrderedBases(bases, by_usage, averaging, exact)
+    return BasisMean(bases, by_usage) if exact is None else RoundedBasisMean(bases, by_usage, exact)
 
 
 @dataclass(frozen=True)
@@ -44,8 +56,9 @@ class _Direction:
 class OrderedBases:
     """A trimmed mean or median of the clients' directions, which are stored on disk until all are received."""
 
-    def __init__(self, bases: BasisSet, by_usage: bool, averaging: Averaging) -> None:
+    def __init__(self, bases: BasisSet, by_usage: bool, averaging: Averaging, exact: BasisSet | None = None) -> None:
         self.bases, self.by_usage, self.averaging = bases, by_usage, averaging
+        self._old = bases if exact is None else exact
         self._received: list[_Direction] = []
 
     def add(self, tensors: State, weight: float, where: str) -> None:
@@ -63,7 +76,7 @@ class OrderedBases:
             raise InputError("The bases need at least one update with a positive weight, but none was received.")
         weight = torch.tensor([sent.weight for sent in self._received], dtype=torch.float64)
         weights, statistics = [], []
-        for block, (old, before) in enumerate(zip(self.bases.weights, self.bases.statistics, strict=True)):
+        for block, (old, before) in enumerate(zip(self._old.weights, self._old.statistics, strict=True)):
             alpha = torch.stack([sent.alpha[block] for sent in self._received])
             c = combination(alpha, self.bases.major).double().t() * weight  # [rows, clients]
             usage = usage_of(alpha, self.bases.major).double().t() * weight
