@@ -59,7 +59,8 @@ def test_the_logits_are_those_of_a_plain_reference_at_even_and_odd_sizes() -> No
         mean, var, weight, bias = (
             state[f"{name}.{key}"][:, None, None] for key in ("running_mean", "running_var", "weight", "bias")
         )
-        return (x - mean) / torch.sqrt(var + 1e-3) * weight + bias
+        normalized: Tensor = (x - mean) / torch.sqrt(var + 1e-3) * weight + bias
+        return normalized
 
     for height, width in ((40, 40), (33, 47)):
         pixels = torch.randint(0, 256, (2, 3, height, width), generator=generator).double()

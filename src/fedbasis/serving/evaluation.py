@@ -23,10 +23,9 @@ from fedbasis.methods.base import Adaptation, Context, Method
 from fedbasis.networks.classifier import apply_head, passed
 from fedbasis.networks.statistics import Statistics, has_statistics
 from fedbasis.networks.train import examples_of
-from fedbasis.serving.automatic import AUTO
+from fedbasis.serving.automatic import AUTO, PRIOR
 from fedbasis.serving.personalize import (
     CLIENT_STATE,
-    PRIOR,
     UNTRAINED,
     Fitted,
     as_it_is,
