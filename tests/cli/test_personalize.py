@@ -241,5 +241,5 @@ def test_learning_that_diverges_writes_no_model(
 
 def test_an_unknown_way_is_refused(trained: Path, mine: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     sentence = refused("personalize", trained, "--data", mine, "--out", tmp_path / "out", "--how", "magic")
-    assert "none, lp, ft, ft-prox, bn, coefficients, coefficients+classifier, " in sentence
+    assert "none, prior, lp, ft, ft-prox, bn, coefficients, coefficients+classifier, " in sentence
     assert "but it is 'magic'" in sentence

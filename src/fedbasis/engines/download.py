@@ -3,7 +3,7 @@
 - ``float32``: as they are.
 - ``bfloat16``: float32 tensors are rounded to half the bytes.
 - ``compact``: models that are alike are coded as a reference and differences of 4 bits (``tensors.compact``). A state
-  without such models, as in a warm start with one model, is sent as bfloat16.
+  without such models, such as a single one, is sent as bfloat16.
 
 The server's own tensors stay exact. It computes a client's change from the same rounded tensors that the client
 received (``Updates.aggregate_rounded``), and adds it to the exact ones, so rounding errors do not add up over rounds.
