@@ -276,8 +276,8 @@ def test_the_command_tries_scores_resumes_and_shows(tmp_path: Path, monkeypatch:
         config = json.loads((out / "runs" / one.runs[0] / "config.json").read_text())
         assert (config["data"]["part"], config["seed"]) == ("tuning", 1000)
     assert method.tries[method.winner].score == max(one.score for one in method.tries)
-    shown = {"lp", "coefficients+classifier", "prior+lp", "prior+coefficients+classifier"}
-    assert set(method.serving) == {*shown, "coefficients"}  # the tables', and what is scored
+    in_tables = {"lp", "coefficients+classifier", "prior+lp", "prior+coefficients+classifier"}
+    assert set(method.serving) == {*in_tables, "coefficients"}  # the tables', and what is scored
     assert {(one.rate, one.statistics) for one in method.serving["lp"]} == {(0.01, "own")}  # all that smoke tries
     assert "serves new clients: lp at 0.01 own" in said
     assert "3 runs: 3 done, 0 to do." in call("fedbasis", "--dry-run")
