@@ -201,12 +201,16 @@ def judge(
     for one in planned:
         scores: dict[str, list[float]] = {}
         done = [runs[request.key] for request in one.requests]
-        for run in map(RunData, done):
-            for way in ways:
-                for size in names:
-                    row = run.row(way, size)
-                    if row is not None:
-                        scores.setdefault(f"{way}, {size}", []).append(row.last)
+        trials = [run.trials for run in map(RunData, done)]
+        for way in ways:  # with the better statistics: validation images of so few clients often choose the worse
+            by_statistics: dict[str, dict[str, list[float]]] = {}
+            for tried in trials:
+                for (how, size, _, statistics), clients in tried.items():
+                    if how == way and size in names:
+                        mean = fmean(last for last, _ in clients.values())
+                        by_statistics.setdefault(statistics, {}).setdefault(f"{way}, {size}", []).append(mean)
+            better = max(by_statistics, key=lambda one: fmean(map(fmean, by_statistics[one].values())))
+            scores.update(by_statistics[better])
         score = fmean(fmean(values) for values in scores.values())
         folders = [run.folder.name for run in done]
         judged.append(Try(settings=dict(one.candidate), scores=scores, score=score, runs=folders))
