@@ -333,7 +333,8 @@ def personalize(
         images: The client's images: ``client.train`` of PFLBed, an array [N, H, W, C] in uint8, or a folder
             ``<class>/<image>``.
         labels: The class of every image, as numbers or names; not needed for PFLBed's images and for folders.
-        way: How to personalize: "none", "lp", "ft", "ft-prox", "bn", or one of the method's own (``method.ways.own``).
+        way: How to personalize: "none", "prior", "lp", "ft", "ft-prox", "bn", or one of the method's own
+            (``method.ways.own``); "prior+" before it starts from the client's class frequencies.
             None: the method's default, which is "coefficients+classifier" for FedBasis. "auto" chooses by
             cross-validation on the images, and never a way that is worse on them than no personalization.
         epochs: Passes over the images.
