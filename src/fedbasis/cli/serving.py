@@ -44,7 +44,7 @@ def personalize(
     how: Annotated[
         str | None,
         typer.Option(
-            help="auto (chosen by cross-validation on the client's images), none, prior (logits shifted by the client's "
+            help="auto (chosen by cross-validation on the client's images), none, prior (logits shifted by its "
             "class frequencies), lp, ft, ft-prox, bn, or one of the method's own ways (see 'fedbasis methods'), which "
             "may be followed by +lp or +ft; prior+ before a way starts it from there; unset: the method's default, for "
             "FedBasis coefficients+classifier. @frozen, @own or @shrunk at the end chooses the normalization "
