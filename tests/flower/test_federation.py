@@ -209,7 +209,7 @@ def test_every_method_gives_the_bits_of_serial_whatever_goes_wrong(
         seen.look()
         if not done and all(len(read_lines(run.metrics)) == 1 and run.checkpoint.exists() for run in runs):
             done.append("server")
-            servers = [p for p in marked(deployment.mark) if "flwr-serverapp" in command(p)]
+            servers = [p for p in marked(deployment.mark) if name_of(p) == "flwr-serverapp"]
             assert len(servers) == 1
             os.kill(servers[0], signal.SIGKILL)
             raise KilledError
@@ -324,7 +324,7 @@ class KilledError(Exception):
     pass
 
 
-def command(process: int) -> str:
+def name_of(process: int) -> str:
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")
+        return Path(f"/proc/{process}/comm").read_text().strip()
     return ""

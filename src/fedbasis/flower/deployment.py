@@ -9,9 +9,11 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -19,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fedbasis.flower import keys, reaper
+from fedbasis.flower import keys, prefork, reaper
 from fedbasis.flower.project import LOOPBACK, NodeEntry, Project
 from pflbed.errors import InputError
 from pflbed.foreign import read_json_object
@@ -51,8 +53,10 @@ class Deployment:
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._started: list[subprocess.Popen[bytes]] = []
         self._reaper: subprocess.Popen[str] | None = None
+        self._prefork = Path()
 
     def __enter__(self) -> Self:
+        self._prefork = Path(tempfile.mkdtemp(prefix="fedbasis-"))
         self.logs.mkdir(parents=True, exist_ok=True)
         self._reaper = subprocess.Popen(
             [sys.executable, "-m", reaper.__name__, self.mark], stdin=subprocess.PIPE, text=True, start_new_session=True
@@ -76,6 +80,7 @@ class Deployment:
         for process in self._started:
             process.wait()
         self._reaper = None
+        shutil.rmtree(self._prefork, ignore_errors=True)
 
     def register(self, nodes: Sequence[NodeEntry]) -> None:
         """Register the nodes' public keys and names at the SuperLink."""
@@ -159,7 +164,8 @@ class Deployment:
         return self._project.place(node.key)
 
     def _start_superlink(self) -> None:
-        command = ["flower-superlink", "--host", LOOPBACK, "--port", str(self.port)]
+        command = [sys.executable, "-m", prefork.__name__, "--folder", str(self._prefork)]
+        command += ["flower-superlink", "--host", LOOPBACK, "--port", str(self.port)]
         command += ["--disable-runtime-dependency-installation"]
         link = {"address": f"{LOOPBACK}:{self.port}"}
         if self._insecure:
@@ -193,8 +199,8 @@ class Deployment:
 
     def _start(self, command: list[str], name: str) -> subprocess.Popen[bytes]:
         """Start a program of Flower, which does not receive Ctrl-C, with its own home and log."""
-        bin_folder = Path(sys.executable).parent
-        path = os.pathsep.join([str(bin_folder), os.environ.get("PATH", "")])
+        places = [prefork.programs_of(self._prefork), Path(sys.executable).parent, os.environ.get("PATH", "")]
+        path = os.pathsep.join(map(str, places))
         own = {reaper.MARK: self.mark, "FLWR_HOME": str(self._home(name)), "PATH": path}
         with (self.logs / f"{name}.log").open("ab") as log:
             try:
