@@ -1,0 +1,176 @@
+"""Check ONNX graphs that somebody else made, before a runtime opens them; and complete a graph by its weights.
+
+A graph may use the operators that the exporter writes and no others. It has no functions, no graphs inside of it, and
+no data outside of itself but within ``tensors.safetensors``. Unknown fields are refused.
+"""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedbasis_edge.protobuf import BYTES, VARINT, FormatError, field, fields, integers, varint
+from pflbed.errors import InputError
+
+OPERATORS = frozenset(
+    "Abs Add And AveragePool BatchNormalization Cast Clip Concat Conv ConvTranspose Div Elu Equal Erf Exp Expand "
+    "Gather Gemm GlobalAveragePool Greater GreaterOrEqual HardSigmoid HardSwish Identity LeakyRelu Less LessOrEqual "
+    "Log LogSoftmax MatMul Max MaxPool Min Mul Neg Not Or Pad Pow Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum "
+    "Relu Reshape Shape Sigmoid Sign Size Slice Softmax Softplus Split Sqrt Squeeze Sub Tanh Transpose Unsqueeze "
+    "Where".split()
+)
+SIZES = {1: 4, 6: 4, 7: 8, 9: 1, 11: 8, 2: 1}
+"""Bytes of a number by its type in ONNX: float, int32, int64, bool, double, uint8."""
+MAX_NODES = 200_000
+MAX_INLINE = 4 * 2**20
+"""Bytes of all constants in a graph."""
+MAX_ELEMENTS = 2**28
+"""Elements of a tensor whose shape is a constant of the graph."""
+FLOAT = 1
+
+MODEL = {1, 2, 3, 4, 5, 6, 7, 8, 14}
+GRAPH = {1, 2, 5, 10, 11, 12, 13}
+NODE = {1, 2, 3, 4, 5, 6, 7}
+ATTRIBUTE = {1, 2, 3, 4, 5, 7, 8, 9, 13, 20}
+TENSOR = {1, 2, 4, 5, 7, 8, 9, 10, 12, 13, 14}
+
+
+def check_graph(data: bytes, name: str, external: str, size: int, inline: int = MAX_INLINE) -> None:
+    """Refuse a graph that is not of the kind that is exported.
+
+    Args:
+        data: The file.
+        name: What errors call it.
+        external: The file that may hold its constants.
+        size: Bytes of that file.
+        inline: Bytes that constants in the graph itself may have.
+    """
+    try:
+        _Check(external, size, inline).model(memoryview(data))
+    except FormatError as error:
+        raise InputError(f"{name} must be an exported ONNX graph, but {error}; get the bundle again.") from error
+
+
+class _Check:
+    def __init__(self, external: str, size: int, inline: int) -> None:
+        self._external, self._size, self._limit = external, size, inline
+        self._nodes = self._inline = 0
+
+    def model(self, data: memoryview) -> None:
+        graphs = 0
+        for number, kind, value in _known(data, MODEL, "model"):
+            if number == 7:
+                graphs += 1
+                self._graph(_bytes(kind, value))
+            elif number == 8:
+                for inner, inner_kind, domain in fields(_bytes(kind, value)):
+                    if inner == 1 and len(_bytes(inner_kind, domain)):
+                        raise FormatError(f"it uses operators of '{_text(inner_kind, domain)}'")
+        if not graphs:
+            raise FormatError("it holds no graph")
+
+    def _graph(self, data: memoryview) -> None:
+        for number, kind, value in _known(data, GRAPH, "graph"):
+            if number == 1:
+                self._node(_bytes(kind, value))
+            elif number == 5:
+                self._tensor(_bytes(kind, value))
+
+    def _node(self, data: memoryview) -> None:
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise FormatError(f"it has more than {MAX_NODES:,} nodes")
+        operator = ""
+        for number, kind, value in _known(data, NODE, "node"):
+            if number == 4:
+                operator = _text(kind, value)
+            elif number == 7 and len(_bytes(kind, value)):
+                raise FormatError(f"it uses operators of '{_text(kind, value)}'")
+            elif number == 5:
+                for inner, inner_kind, content in _known(_bytes(kind, value), ATTRIBUTE, "attribute"):
+                    if inner == 5:
+                        self._tensor(_bytes(inner_kind, content))
+        if operator not in OPERATORS:
+            raise FormatError(f"it uses the operator '{operator}'")
+
+    def _tensor(self, data: memoryview) -> None:
+        dims: list[int] = []
+        entries: dict[str, str] = {}
+        dtype, inline, location, raw = 0, 0, 0, memoryview(b"")
+        for number, kind, value in _known(data, TENSOR, "tensor"):
+            if number == 1:
+                dims += integers(kind, value)
+            elif number == 2 and isinstance(value, int):
+                dtype = value
+            elif number in (4, 5, 7, 9, 10):
+                inline += 8 if isinstance(value, int) else len(value)
+                raw = _bytes(kind, value) if number == 9 else raw
+            elif number == 13:
+                entries |= [_entry(_bytes(kind, value))]
+            elif number == 14 and isinstance(value, int):
+                location = value
+        if dtype not in SIZES:
+            raise FormatError(f"a constant has type {dtype}")
+        if len(dims) > 8 or any(side < 0 for side in dims):
+            raise FormatError("a constant has no shape")
+        count = prod(dims)
+        if location == 1:
+            self._outside(entries, SIZES[dtype] * count)
+            return
+        if location or entries:
+            raise FormatError("a constant is in an unknown place")
+        self._inline += inline
+        if self._inline > self._limit or count > self._limit:
+            raise FormatError(f"its constants have more than {self._limit:,} bytes")
+        if dtype == 7 and len(raw) % 8 == 0 and len(raw):
+            sides = np.abs(np.frombuffer(raw, "<i8").astype(np.float64))
+            places = sides[sides < 2**62]  # slices end at the largest integer
+            if places.size and (places.max() > MAX_ELEMENTS or np.prod(np.maximum(places, 1)) > MAX_ELEMENTS):
+                raise FormatError("a shape is too large")
+
+    def _outside(self, entries: Mapping[str, str], wanted: int) -> None:
+        if set(entries) != {"location", "offset", "length"} or entries["location"] != self._external:
+            raise FormatError(f"it refers to data outside of {self._external}")
+        if not (entries["offset"].isdecimal() and entries["length"].isdecimal()):
+            raise FormatError("the place of a constant is no number")
+        offset, length = int(entries["offset"][:20]), int(entries["length"][:20])
+        if length != wanted or offset + length > self._size:
+            raise FormatError(f"a constant is not within {self._external}")
+
+
+def _known(data: memoryview, numbers: set[int], what: str) -> Any:
+    for number, kind, value in fields(data):
+        if number not in numbers:
+            raise FormatError(f"a {what} has the unknown field {number}")
+        yield number, kind, value
+
+
+def _bytes(kind: int, value: int | memoryview) -> memoryview:
+    if kind != BYTES or isinstance(value, int):
+        raise FormatError("a field has the wrong kind")
+    return value
+
+
+def _text(kind: int, value: int | memoryview) -> str:
+    return bytes(_bytes(kind, value)[:100]).decode("utf-8", errors="replace")
+
+
+def _entry(data: memoryview) -> tuple[str, str]:
+    made = {number: _text(kind, value) for number, kind, value in fields(data) if kind != VARINT}
+    return made.get(1, ""), made.get(2, "")
+
+
+def with_weights(skeleton: bytes, tensors: Mapping[str, NDArray[Any]]) -> bytes:
+    """Append float32 weights to a graph that lacks them, and return a whole ONNX file.
+
+    Of two messages that follow one another, protocol buffers make one; so the weights are a second message.
+    """
+    body = b"".join(field(5, _weights(name, array)) for name, array in tensors.items())
+    return skeleton + field(7, body)
+
+
+def _weights(name: str, array: NDArray[Any]) -> bytes:
+    dims = b"".join(b"\x08" + varint(side) for side in array.shape)
+    return dims + b"\x10" + varint(FLOAT) + field(8, name.encode()) + field(9, array.astype("<f4").tobytes())
