@@ -4,7 +4,7 @@ All files are read once, and the runtime gets these bytes, so that a file that c
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -14,6 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbasis_edge import tensors
+from fedbasis_edge.checks import (
+    require_name,
+    require_number,
+    require_numbers,
+    require_one_of,
+    require_pair,
+    require_shape,
+    require_some,
+    require_whole,
+)
 from fedbasis_edge.graphs import check_graph
 from pflbed.errors import InputError
 from pflbed.foreign import parse_json, read_bytes, read_json_object
@@ -23,7 +33,7 @@ ABOUT, CARD, TENSORS = "edge.json", "card.json", "tensors.safetensors"
 STEP, APPLY, MEASURE, SKELETON = "step.onnx", "apply.onnx", "statistics.onnx", "skeleton.onnx"
 NEEDED = (CARD, TENSORS, STEP, APPLY, SKELETON)
 MAX_ABOUT, MAX_GRAPH, MAX_TENSORS = 8 * 2**20, 32 * 2**20, 2 * 2**30
-MAX_CLASSES, MAX_SIDE = 100_000, 8192
+MAX_CLASSES = 100_000
 STATISTICS = ("own", "frozen", "shrunk")
 
 
@@ -168,32 +178,37 @@ def _files(folder: Path, about: Mapping[str, Any]) -> dict[str, bytes]:
 def _parsed(folder: Path, about: Mapping[str, Any], files: Mapping[str, bytes]) -> Bundle:
     card = parse_json(files[CARD], f"The card {folder / CARD}")
     training = about["training"]
-    channels = _whole(about["channels"], 1, 256)
+    channels = require_whole(about["channels"], 1, 256)
     entries = tuple(
-        Entry(_name(one["name"]), _shape(one["shape"]), _whole(one["block"], 0, 10_000), one["trained"] is True)
-        for one in _some(about["entries"], 100_000)
+        Entry(
+            require_name(one["name"]),
+            require_shape(one["shape"]),
+            require_whole(one["block"], 0, 10_000),
+            one["trained"] is True,
+        )
+        for one in require_some(about["entries"], 100_000)
     )
-    blocks = tuple(_name(name) for name in _some(about["blocks"], 10_000))
+    blocks = tuple(require_name(name) for name in require_some(about["blocks"], 10_000))
     bundle = Bundle(
         folder=folder,
         classes=_classes(about["classes"]),
-        resolution=_pair(about["resolution"]),
+        resolution=require_pair(about["resolution"]),
         channels=channels,
-        mean=_numbers(about["mean"], channels, -1e6, 1e6),
-        std=_numbers(about["std"], channels, 1e-6, 1e6),
-        groups=tuple(_name(name) for name in _some(about["groups"], 1000)),
+        mean=require_numbers(about["mean"], channels, -1e6, 1e6),
+        std=require_numbers(about["std"], channels, 1e-6, 1e6),
+        groups=tuple(require_name(name) for name in require_some(about["groups"], 1000)),
         major=about["major"] is True,
-        statistics=_one_of(about["statistics"], STATISTICS),
-        prior_images=_number(about.get("prior_images", 0), 0, 1e9),
+        statistics=require_one_of(about["statistics"], STATISTICS),
+        prior_images=require_number(about.get("prior_images", 0), 0, 1e9),
         blocks=blocks,
-        classifier=_whole(about["classifier"], 0, len(blocks) - 1),
+        classifier=require_whole(about["classifier"], 0, len(blocks) - 1),
         entries=entries,
-        constants={_name(key): _constant(value) for key, value in about["constants"].items()},
-        state={_name(key): _shape(value) for key, value in about["state"].items()},
-        epochs=_whole(training["epochs"], 1, 100_000),
-        batch=_whole(training["batch"], 2, 100_000),
+        constants={require_name(key): _constant(value) for key, value in about["constants"].items()},
+        state={require_name(key): require_shape(value) for key, value in about["state"].items()},
+        epochs=require_whole(training["epochs"], 1, 100_000),
+        batch=require_whole(training["batch"], 2, 100_000),
         rates=_rates(training["rates"]),
-        memory=_whole(about["memory"], 0, 2**50),
+        memory=require_whole(about["memory"], 0, 2**50),
         card=card,
         bases=tensors.parse(files[TENSORS], f"The file {folder / TENSORS}"),
         files=files,
@@ -230,8 +245,8 @@ def _require_tensors(bundle: Bundle) -> None:
             found = bundle.bases.get(f"{group}/{entry.name}")
             if found is None or found.shape != entry.shape or found.dtype != np.float32:
                 raise InputError(
-                    f"The file {bundle.folder / TENSORS} must hold '{group}/{entry.name}' as float32 {entry.shape}, but "
-                    "it does not; get the bundle again."
+                    f"The file {bundle.folder / TENSORS} must hold '{group}/{entry.name}' as float32 {entry.shape}, "
+                    "but it does not; get the bundle again."
                 )
             if not np.isfinite(found).all():
                 raise InputError(
@@ -240,70 +255,20 @@ def _require_tensors(bundle: Bundle) -> None:
                 )
 
 
-def _some(value: Any, most: int) -> Sequence[Any]:
-    if not isinstance(value, list) or not 1 <= len(value) <= most:
-        raise ValueError("a list is empty or too long")
-    return value
-
-
-def _name(value: Any) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= 300 or not value.isprintable():
-        raise ValueError("a name is empty, too long or not printable")
-    return value
-
-
 def _classes(value: Any) -> tuple[str, ...]:
-    classes = tuple(_name(name) for name in _some(value, MAX_CLASSES))
+    classes = tuple(require_name(name) for name in require_some(value, MAX_CLASSES))
     if len(set(classes)) != len(classes) or len(classes) < 2:
         raise ValueError("two classes have the same name, or there is only one")
     return classes
 
 
-def _whole(value: Any, low: int, high: int) -> int:
-    if type(value) is not int or not low <= value <= high:
-        raise ValueError(f"{str(value)[:50]} is not a whole number from {low} to {high}")
-    return value
-
-
-def _number(value: Any, low: float, high: float) -> float:
-    if type(value) not in (int, float) or not low <= value <= high:
-        raise ValueError(f"{str(value)[:50]} is not a number from {low} to {high}")
-    return float(value)
-
-
-def _numbers(value: Any, count: int, low: float, high: float) -> tuple[float, ...]:
-    if len(_some(value, count)) != count:
-        raise ValueError(f"there are {len(value)} numbers instead of {count}")
-    return tuple(_number(one, low, high) for one in value)
-
-
 def _rates(value: Any) -> tuple[float, float, float]:
-    psi, classifier, decay = _numbers(value, 3, 0.0, 1e6)
+    psi, classifier, decay = require_numbers(value, 3, 0.0, 1e6)
     return psi, classifier, decay
 
 
-def _shape(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or len(value) > 8:
-        raise ValueError("a shape is no list")
-    shape = tuple(_whole(side, 1, 2**31) for side in value)
-    if prod(shape) > 2**33:
-        raise ValueError("a shape is too large")
-    return shape
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    height, width = (_whole(side, 1, MAX_SIDE) for side in _some(value, 2))
-    return height, width
-
-
-def _one_of(value: Any, choices: Sequence[str]) -> str:
-    if value not in choices:
-        raise ValueError(f"'{str(value)[:50]}' is none of {', '.join(choices)}")
-    return str(value)
-
-
 def _constant(value: Any) -> NDArray[np.int64]:
-    shape = _shape(value["shape"])
+    shape = require_shape(value["shape"])
     if value["dtype"] != "I64" or prod(shape) > 10_000:
         raise ValueError("a constant is no small integer tensor")
     return np.array(value["value"], dtype=np.int64).reshape(shape)

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -33,10 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options.run(options)
     except InputError as error:
-        print(f"Error: {one_line(str(error))}", file=sys.stderr)
+        sys.stderr.write(f"Error: {one_line(str(error))}\n")
         return 2
     except KeyboardInterrupt:
-        print("Stopped; nothing was written.", file=sys.stderr)
+        sys.stderr.write("Stopped; nothing was written.\n")
         return 130
     except BrokenPipeError:  # whoever read the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -93,7 +93,8 @@ def _personalize(options: argparse.Namespace) -> None:
 
     def progress(epoch: int, epochs: int, loss: float) -> None:
         end = "\n" if epoch == epochs else ""
-        print(f"\repoch {epoch}/{epochs}  loss {loss:.3f} ", end=end, file=sys.stderr, flush=True)
+        sys.stderr.write(f"\repoch {epoch}/{epochs}  loss {loss:.3f} {end}")
+        sys.stderr.flush()
 
     made = personalize(
         bundle, options.data, seed=options.seed, epochs=options.epochs, rate=options.rate, batch=options.batch,
@@ -128,8 +129,8 @@ def _print_personal(made: Personal) -> None:
         else f"the {made.images} training images (fewer than {ENOUGH}: none held out)"
     )
     _say(
-        f"Accuracy on {judged}: {100 * made.before:.1f} % before, {100 * made.after:.1f} % after {made.epochs} epochs of "
-        f"{made.way} on {made.images} images."
+        f"Accuracy on {judged}: {100 * made.before:.1f} % before, {100 * made.after:.1f} % after {made.epochs} epochs "
+        f"of {made.way} on {made.images} images."
     )
     if made.way == UNPERSONALIZED:
         _say(
@@ -173,12 +174,12 @@ def _predict(options: argparse.Namespace) -> None:
         else:
             _say(f"{path}  {model.classes[index]}  {row[index]:.3f}")
     for path_text, why in bad:
-        print(one_line(f"Left out: {path_text} ({why})"), file=sys.stderr)
+        _say(f"Left out: {path_text} ({why})", sys.stderr)
     if not readable:
         raise InputError(f"At least one image must be readable, but none of {len(bad)} is: {bad[0][0]} ({bad[0][1]}).")
     if options.labelled:
         to = sys.stderr if options.json else sys.stdout
-        print(f"{right} of {readable} right ({100 * right / readable:.1f} %)", file=to)
+        _say(f"{right} of {readable} right ({100 * right / readable:.1f} %)", to)
 
 
 def _probabilities(model: EdgeModel, path: Path, bad: list[tuple[str, str]]) -> Any:
@@ -221,8 +222,8 @@ def _inspect(options: argparse.Namespace) -> None:
         _say(f"{len(bundle.classes)} classes: {', '.join(bundle.classes)}")
         _say(f"Images: {height} x {width} pixels, {bundle.channels} channels")
         _say(
-            f"Training: {bundle.epochs} epochs, batches of {bundle.batch}, rates {bundle.rates[0]:g} (coefficients) and "
-            f"{bundle.rates[1]:g} (classifier), {bundle.statistics} statistics"
+            f"Training: {bundle.epochs} epochs, batches of {bundle.batch}, rates {bundle.rates[0]:g} (coefficients) "
+            f"and {bundle.rates[1]:g} (classifier), {bundle.statistics} statistics"
         )
         total = sum(len(data) for data in bundle.files.values())
         _say(f"Size: {total / 2**20:.1f} MiB; a training step needs {bundle.memory / 2**20:.0f} MiB")
@@ -235,12 +236,12 @@ def _inspect(options: argparse.Namespace) -> None:
             _say(f"{key.replace('_', ' ')}: {provenance[key]}")
 
 
-def _say(text: str) -> None:
-    print(one_line(text))
+def _say(text: str, to: TextIO | None = None) -> None:
+    (to or sys.stdout).write(f"{one_line(text)}\n")
 
 
 def _say_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=True))
+    sys.stdout.write(f"{json.dumps(value)}\n")
 
 
 if __name__ == "__main__":

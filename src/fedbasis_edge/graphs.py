@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 from fedbasis_edge.protobuf import BYTES, VARINT, FormatError, field, fields, integers, varint
 from pflbed.errors import InputError
 
-OPERATORS = frozenset(
-    "Abs Add And AveragePool BatchNormalization Cast Clip Concat Conv ConvTranspose Div Elu Equal Erf Exp Expand "
-    "Gather Gemm GlobalAveragePool Greater GreaterOrEqual HardSigmoid HardSwish Identity LeakyRelu Less LessOrEqual "
-    "Log LogSoftmax MatMul Max MaxPool Min Mul Neg Not Or Pad Pow Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum "
-    "Relu Reshape Shape Sigmoid Sign Size Slice Softmax Softplus Split Sqrt Squeeze Sub Tanh Transpose Unsqueeze "
-    "Where".split()
-)
+OPERATORS = frozenset({
+    "Abs", "Add", "And", "AveragePool", "BatchNormalization", "Cast", "Clip", "Concat", "Conv", "ConvTranspose",
+    "Div", "Elu", "Equal", "Erf", "Exp", "Expand", "Gather", "Gemm", "GlobalAveragePool", "Greater",
+    "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Less", "LessOrEqual", "Log",
+    "LogSoftmax", "MatMul", "Max", "MaxPool", "Min", "Mul", "Neg", "Not", "Or", "Pad", "Pow", "Reciprocal",
+    "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Reshape", "Shape", "Sigmoid", "Sign", "Size",
+    "Slice", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze", "Where",
+})  # fmt: skip
+"""What a graph may compute with."""
 SIZES = {1: 4, 6: 4, 7: 8, 9: 1, 11: 8, 2: 1}
 """Bytes of a number by its type in ONNX: float, int32, int64, bool, double, uint8."""
 MAX_NODES = 200_000
@@ -28,13 +30,16 @@ MAX_INLINE = 4 * 2**20
 """Bytes of all constants in a graph."""
 MAX_ELEMENTS = 2**28
 """Elements of a tensor whose shape is a constant of the graph."""
-FLOAT = 1
+FLOAT, INT64 = 1, 7
 
 MODEL = {1, 2, 3, 4, 5, 6, 7, 8, 14}
 GRAPH = {1, 2, 5, 10, 11, 12, 13}
 NODE = {1, 2, 3, 4, 5, 6, 7}
 ATTRIBUTE = {1, 2, 3, 4, 5, 7, 8, 9, 13, 20}
 TENSOR = {1, 2, 4, 5, 7, 8, 9, 10, 12, 13, 14}
+"""The fields that messages of these kinds may have, by their numbers in ONNX."""
+DATA = {4, 5, 7, 9, 10}
+"""The fields of a tensor that hold its numbers."""
 
 
 def check_graph(data: bytes, name: str, external: str, size: int, inline: int = MAX_INLINE) -> None:
@@ -96,21 +101,11 @@ class _Check:
             raise FormatError(f"it uses the operator '{operator}'")
 
     def _tensor(self, data: memoryview) -> None:
-        dims: list[int] = []
-        entries: dict[str, str] = {}
-        dtype, inline, location, raw = 0, 0, 0, memoryview(b"")
-        for number, kind, value in _known(data, TENSOR, "tensor"):
-            if number == 1:
-                dims += integers(kind, value)
-            elif number == 2 and isinstance(value, int):
-                dtype = value
-            elif number in (4, 5, 7, 9, 10):
-                inline += 8 if isinstance(value, int) else len(value)
-                raw = _bytes(kind, value) if number == 9 else raw
-            elif number == 13:
-                entries |= [_entry(_bytes(kind, value))]
-            elif number == 14 and isinstance(value, int):
-                location = value
+        found = list(_known(data, TENSOR, "tensor"))
+        dims = [side for number, kind, value in found if number == 1 for side in integers(kind, value)]
+        dtype = next((value for number, _, value in reversed(found) if number == 2), 0)
+        location = next((value for number, _, value in reversed(found) if number == 14), 0)
+        entries = dict(_entry(_bytes(kind, value)) for number, kind, value in found if number == 13)
         if dtype not in SIZES:
             raise FormatError(f"a constant has type {dtype}")
         if len(dims) > 8 or any(side < 0 for side in dims):
@@ -121,10 +116,16 @@ class _Check:
             return
         if location or entries:
             raise FormatError("a constant is in an unknown place")
-        self._inline += inline
+        self._inline += sum(8 if isinstance(value, int) else len(value) for number, _, value in found if number in DATA)
         if self._inline > self._limit or count > self._limit:
             raise FormatError(f"its constants have more than {self._limit:,} bytes")
-        if dtype == 7 and len(raw) % 8 == 0 and len(raw):
+        if dtype == INT64:
+            self._require_shapes(b"".join(_bytes(kind, value) for number, kind, value in found if number == 9))
+
+    @staticmethod
+    def _require_shapes(raw: bytes) -> None:
+        """Refuse integers that would be the shape of a tensor that no machine can hold."""
+        if len(raw) % 8 == 0 and len(raw):
             sides = np.abs(np.frombuffer(raw, "<i8").astype(np.float64))
             places = sides[sides < 2**62]  # slices end at the largest integer
             if places.size and (places.max() > MAX_ELEMENTS or np.prod(np.maximum(places, 1)) > MAX_ELEMENTS):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedbasis_edge import tensors
 from fedbasis_edge.bundle import CARD, MAX_ABOUT, MAX_TENSORS, SKELETON, TENSORS
+from fedbasis_edge.checks import require_name, require_numbers, require_pair, require_whole
 from fedbasis_edge.fit import Personal
 from fedbasis_edge.graphs import check_graph, with_weights
 from fedbasis_edge.runtime import Graph
@@ -106,14 +107,17 @@ def open_model(folder: Path, threads: int = 0) -> EdgeModel:
     data = read_bytes(folder / MODEL, "The model", MAX_TENSORS)
     provenance = card.get("provenance")
     if not isinstance(provenance, dict) or provenance.get("onnx") != hashlib.sha256(data).hexdigest():
-        raise InputError(f"The file {folder / MODEL} must be the one that {CARD} describes, but it is not; get it again.")
+        raise InputError(
+            f"The file {folder / MODEL} must be the one that {CARD} describes, but it is not; get it again."
+        )
     try:
-        pixels, classes = card["preprocessing"], tuple(map(str, card["classes"]))
-        channels = int(card["architecture"]["channels"])
-        mean, std = (np.array(pixels[key], dtype=np.float32).reshape(channels) for key in ("mean", "std"))
+        pixels, classes = card["preprocessing"], tuple(map(require_name, card["classes"]))
+        channels = require_whole(card["architecture"]["channels"], 1, 256)
+        mean = np.array(require_numbers(pixels["mean"], channels, -1e6, 1e6), dtype=np.float32)
+        std = np.array(require_numbers(pixels["std"], channels, 1e-6, 1e6), dtype=np.float32)
         resolution = _sides(pixels["resolution"])
         crop = resolution if pixels.get("crop") is None else _sides(pixels["crop"])
-        if card["kind"] != "model" or not np.isfinite(mean).all() or not (std > 0).all() or not classes:
+        if card["kind"] != "model":
             raise ValueError("no model")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"The card {folder / CARD} must describe a model, but it does not; get it again.") from error
@@ -125,9 +129,4 @@ def open_model(folder: Path, threads: int = 0) -> EdgeModel:
 
 
 def _sides(value: Any) -> tuple[int, int]:
-    height, width = (value, value) if isinstance(value, int) else value
-    if not (type(height) is int and type(width) is int and 0 < height <= 8192 and 0 < width <= 8192):
-        raise ValueError("no resolution")
-    return height, width
-
-
+    return require_pair([value, value] if isinstance(value, int) else value)

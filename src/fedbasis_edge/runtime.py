@@ -36,9 +36,11 @@ class Graph:
             )
         self._name = name
         try:
-            self._session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+            self._session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
         except Exception as error:
-            raise InputError(f"{name} must be a graph that onnxruntime can open, but it is not ({_why(error)}).") from error
+            raise InputError(
+                f"{name} must be a graph that onnxruntime can open, but it is not ({_why(error)})."
+            ) from error
         self.inputs = {one.name: one.shape for one in self._session.get_inputs()}
         """The shapes of the inputs by name; a dimension of any size is a text."""
         self._outputs = [one.name for one in self._session.get_outputs()]

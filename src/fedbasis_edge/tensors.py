@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -42,7 +43,7 @@ def parse(data: bytes, where: str) -> dict[str, NDArray[Any]]:
             f"{where} must hold float32 and int64 tensors within its size, but it does not; get the folder again."
         ) from error
     ends.sort()
-    if any(before[1] != after[0] for before, after in zip(ends, ends[1:], strict=False)) or ends[-1][1] != len(body):
+    if any(before[1] != after[0] for before, after in pairwise(ends)) or ends[-1][1] != len(body):
         raise InputError(f"The tensors of {where} must follow one another, but they do not; get the folder again.")
     return tensors
 

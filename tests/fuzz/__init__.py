@@ -8,7 +8,7 @@ import importlib
 
 from fuzz.runner import TARGETS, Outcome, Target, run_target, target
 
-TARGET_MODULES = ("fuzz.pflbed_targets", "fuzz.fedbasis_targets")
+TARGET_MODULES = ("fuzz.pflbed_targets", "fuzz.fedbasis_targets", "fuzz.edge_targets")
 """Modules with targets."""
 
 __all__ = ["TARGETS", "TARGET_MODULES", "Outcome", "Target", "load_targets", "run_target", "target"]

@@ -73,3 +73,22 @@ def test_the_wheel_works_outside_the_repository(tmp_path: Path) -> None:
     folders = {folder.name.partition("-")[0]: folder for folder in (away / "runs").iterdir()}
     assert folders.keys() == {"fedavg", "fedbasis", "new"}  # the last one has images to try 'personalize' on
     assert all((folders[name] / "done").is_file() for name in ("fedavg", "fedbasis"))
+
+
+def test_fedbasis_edge_is_a_wheel_that_needs_no_torch(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    run("-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=ROOT / "packaging" / "fedbasis-edge")
+    (made,) = tmp_path.glob("fedbasis_edge-*.whl")
+    with zipfile.ZipFile(made) as wheel_file:
+        wheel_file.extractall(site)
+    assert (site / "fedbasis_edge" / "py.typed").is_file()
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['fedbasis'] = None\n"
+        "import importlib.metadata as m, fedbasis_edge, pflbed\n"
+        "assert all(one.__file__.startswith(sys.argv[1]) for one in (fedbasis_edge, pflbed))\n"
+        "print(sorted(m.requires('fedbasis-edge')))\n"
+        "from fedbasis_edge.cli import main; main(['--help'])"
+    )
+    said = run("-c", code, str(site), cwd=tmp_path, PYTHONPATH=str(site))
+    assert said.startswith("['numpy>=1.26', 'onnxruntime>=1.20', 'pillow>=10.3']")
+    assert "fedbasis-edge personalize bases/ --data my-images/ --out model/" in said

@@ -106,7 +106,7 @@ def _become(start: Callable[[], object], request: dict[str, object], outputs: Se
         code = 0
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except BaseException:  # what a program prints that fails
+    except BaseException:  # noqa: BLE001  what a program prints that fails
         sys.excepthook(*sys.exc_info())
     finally:
         for stream in (sys.stdout, sys.stderr):
@@ -166,7 +166,7 @@ def main() -> int:
     if command[:1] == ["--folder"] and len(command) > 2:
         return run(command[2:], Path(command[1]))
     if not command:
-        print("usage: python -m fedbasis.flower.prefork COMMAND [ARGUMENT ...]", file=sys.stderr)
+        sys.stderr.write("usage: python -m fedbasis.flower.prefork COMMAND [ARGUMENT ...]\n")
         return 2
     folder = Path(tempfile.mkdtemp(prefix="fedbasis-"))
     try:

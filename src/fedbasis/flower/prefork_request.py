@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 SOCKET = "socket"
@@ -33,7 +34,7 @@ def receive(connection: socket.socket, largest: int) -> tuple[dict[str, Any], li
 
 def send(connection: socket.socket, command: list[str]) -> bool:
     """Send a request; return whether the process was forked."""
-    request = {"command": command, "environment": dict(os.environ), "place": os.getcwd()}
+    request = {"command": command, "environment": dict(os.environ), "place": str(Path.cwd())}
     text = json.dumps(request).encode()
     socket.send_fds(connection, [len(text).to_bytes(8, "little")], [1, 2])
     connection.sendall(text)

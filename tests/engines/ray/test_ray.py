@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import pytest
 
-from battery import VARIANTS, clients, make, same
+from battery import clients, make, same
 from fedbasis.engines.base import Result, WorkerContext, Workers
 from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.pool import WorkerError
