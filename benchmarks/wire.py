@@ -1,18 +1,24 @@
-"""Bytes on the wire of a real federation, counted by a proxy before the SuperLink; and what rounded downloads cost.
+"""Bytes on the wire of a real federation, counted by a proxy before the SuperLink; accuracy by download; latency.
 
-    python benchmarks/wire.py            # both tables; needs pip install 'fedbasis[flower]'
+    python benchmarks/wire.py            # all tables; needs pip install 'fedbasis[flower]'
 
 Every node has a proxy of its own to the SuperLink of a loopback deployment, so what it sends and gets is counted as it
 is on the wire: TLS, HTTP, Flower's own messages and the tensors. A first round carries the app to the nodes; it is left
-out. The accuracy of downloads in bfloat16 and of compact ones is that of simulations on the embedded data.
+out. The accuracy of downloads in bfloat16 and of compact ones is that of simulations on the embedded data. The latency
+is that of rounds with next to no work, with app processes that are forked from one that has imported torch, and with
+Flower's own, which import it for every message.
 """
 
 import argparse
 import json
 import os
+import shutil
 import socket
+import statistics
+import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +28,8 @@ from fedbasis.experiment import execute, prepare
 from fedbasis.experiment.config import parse
 from fedbasis.flower.deployment import Deployment
 from fedbasis.flower.example import nodes_of
-from fedbasis.flower.project import LOOPBACK, Project, create, toml
+from fedbasis.flower.prefork import programs_of
+from fedbasis.flower.project import LOOPBACK, NodeEntry, Project, create, toml
 from fedbasis.training.runs import read_lines
 from pflbed.dataset import find
 
@@ -132,6 +139,50 @@ def wire(model: Mapping[str, Any], wanted: Sequence[tuple[str, str, dict[str, An
     return rows
 
 
+class Timed(Deployment):
+    """A deployment that notes when rounds end; its app processes are forked, or start by themselves."""
+
+    def __init__(self, project: Project, fork: bool) -> None:
+        super().__init__(project)
+        self._fork = fork
+
+    def start_node(self, node: NodeEntry) -> "subprocess.Popen[bytes]":
+        """Start a node; without forks, Flower finds its own programs on the PATH."""
+        if not self._fork:
+            shutil.rmtree(programs_of(self._prefork))
+        return super().start_node(node)
+
+    def rounds(self, out: Path) -> list[float]:
+        """Run the app; return the seconds of every round but the first."""
+        (plan,) = self._project.plans()
+        run, ends = plan.run(out), dict[int, float]()
+        self.run(out, lambda: ends.setdefault(len(read_lines(run.metrics)), time.monotonic()) and None)
+        return [ends[i + 1] - ends[i] for i in range(1, max(ends)) if i + 1 in ends]
+
+
+def latency(rounds: int = 8) -> None:
+    """Time rounds of two nodes with a tiny model and eight images each, with and without forks."""
+    for fork in (True, False):
+        with tempfile.TemporaryDirectory() as place:
+            folder, bench = Path(place) / "federation", Path(place) / "bench"
+            dataset = find("digits4")
+            spec = pflbed.Spec(clients_per_domain=40, new_clients_per_domain=1)
+            pflbed.write(pflbed.build(dataset.table, spec), dataset, bench)
+            found = nodes_of(str(bench), 2, folder)
+            tiny = experiment("fedavg", {"name": "cnn-small"})
+            tiny["train"]["rounds"] = rounds
+            project = create(folder, tiny, found.clients, {}, found.classes)
+            with Timed(project, fork) as deployment:
+                deployment.register(project.nodes())
+                for node in project.nodes()[:1]:
+                    deployment.start_node(node)
+                for node in project.nodes()[1:]:
+                    Deployment.start_node(deployment, node)
+                seconds = deployment.rounds(folder / "runs")
+        shown = {"forked": fork, "rounds": len(seconds), "median_seconds": round(statistics.median(seconds), 2)}
+        print(json.dumps(shown), flush=True)
+
+
 def accuracy(seeds: Sequence[int], out: Path) -> list[dict[str, Any]]:
     """Train FedAvg and FedBasis on a small Digits-4 with every download and score new clients."""
     rows = []
@@ -156,16 +207,18 @@ def accuracy(seeds: Sequence[int], out: Path) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("bytes", "accuracy"))
+    parser.add_argument("--only", choices=("bytes", "accuracy", "latency"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="keep the runs that score accuracy here")
     chosen = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    if chosen.only != "accuracy":
+    if chosen.only in (None, "latency"):
+        latency()
+    if chosen.only in (None, "bytes"):
         model = {"name": "resnet10", "options": {"width": 32, "norm": "group"}}
         wire(model, [("fedavg", "float32", {}), ("fedbasis", "float32", {"bases": 2}),
                      ("fedbasis", "bfloat16", {"bases": 2}), ("fedbasis", "compact", {"bases": 2})])  # fmt: skip
-    if chosen.only != "bytes":
+    if chosen.only in (None, "accuracy"):
         with tempfile.TemporaryDirectory() as place:
             accuracy(range(chosen.seeds), chosen.out or Path(place))
 

@@ -97,11 +97,15 @@ class Deployment:
                     f"The SuperLink must accept the key of node {node.name}, but it did not{self._why('register')}."
                 )
 
+    def superlink_port(self) -> int:
+        """Return the port by which the next node connects to the SuperLink."""
+        return self.port
+
     def start_node(self, node: NodeEntry) -> subprocess.Popen[bytes]:
         """Start a SuperNode with its name, data and state folder."""
         own = {"name": node.name, "data": str(self._project.place(node.data)), "state": str(self._project.state(node))}
         settings = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in own.items())
-        command = ["flower-supernode", "--superlink", f"{LOOPBACK}:{self.port}", "--port", str(free_port())]
+        command = ["flower-supernode", "--superlink", f"{LOOPBACK}:{self.superlink_port()}", "--port", str(free_port())]
         command += ["--node-config", settings]
         if self._insecure:
             command += ["--insecure"]
