@@ -9,11 +9,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, fx
+from torch.overrides import TorchFunctionMode
 
 from fedbasis.edge.decompositions import table
 
 BATCH = 4
 """Images of the example batch; the graph does not depend on it."""
+
+
+class OutOfPlace(TorchFunctionMode):
+    """Calls of ``torch.nn.functional`` with ``inplace=True`` make a new tensor; not all could be traced in place."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        return func(*args, **({**given, "inplace": False} if given.get("inplace") else given))
 
 
 def capture(function: Callable[..., Any], arguments: Sequence[Any], batched: Sequence[bool]) -> fx.GraphModule:
@@ -36,13 +47,13 @@ def capture(function: Callable[..., Any], arguments: Sequence[Any], batched: Seq
         if not isinstance(value, Tensor):
             return [fake(one, batch) for one in value]
         free = [DimDynamic.DYNAMIC if batch and i == 0 else DimDynamic.STATIC for i in range(value.dim())]
-        return mode.from_tensor(value, symbolic_context=StatelessSymbolicContext(dynamic_sizes=free))  # type: ignore[no-untyped-call]
+        return mode.from_tensor(value, symbolic_context=StatelessSymbolicContext(dynamic_sizes=free))
 
     fakes = [fake(value, batch) for value, batch in zip(arguments, batched, strict=True)]
     plain = functionalize(lambda *values: function(*values), remove="mutations")  # noqa: PLW0108 (make_fx counts self)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's tracer warns of its own deprecated parts
-        with enable_python_dispatcher():  # else the batch is taken to be that of the example
+        with OutOfPlace(), enable_python_dispatcher():  # else the batch is taken to be that of the example
             graph = make_fx(plain, table(), _allow_non_fake_inputs=True)(*fakes)
     graph.graph.eliminate_dead_code()
     graph.recompile()

@@ -396,7 +396,7 @@ def _convolution(
         list(value) * (every if len(value) == 1 else 1) for value in (stride, padding, dilation)
     )
     inputs = [work.one(x), work.one(w), *([] if bias is None else [work.one(bias)])]
-    shared = {
+    shared: dict[str, Any] = {
         "kernel_shape": kernel, "strides": stride, "dilations": dilation, "group": groups, "pads": [*padding, *padding]
     }  # fmt: skip
     if transposed:
