@@ -30,21 +30,9 @@ CHUNK = 4096
 """Numbers that are summed at once: a float32 sum over millions of products loses digits."""
 
 
-class SpatialMean(nn.Module):
-    """``AdaptiveAvgPool2d(1)`` as a mean: torch's own backward pass cannot be traced with a batch of any size."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the means over the pixels, [N, C, 1, 1]."""
-        return x.mean((2, 3), keepdim=True)
-
-
 def traceable(module: nn.Module) -> nn.Module:
-    """Copy a network, with layers that cannot be traced replaced by others that compute the same."""
+    """Copy a network, without the counters of its normalization layers, which are changed in place."""
     copy = deepcopy(module)
-    for parent in list(copy.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, nn.AdaptiveAvgPool2d) and child.output_size in (1, (1, 1)):
-                setattr(parent, name, SpatialMean())
     for name, layer in copy.named_modules():
         if isinstance(layer, _NormBase) and layer.track_running_stats:
             layer.num_batches_tracked = None  # it is counted for momentum None only
@@ -54,6 +42,16 @@ def traceable(module: nn.Module) -> nn.Module:
                     "None; set a number."
                 )
     return copy
+
+
+def require_no_dropout(module: nn.Module) -> None:
+    """Raise an ``InputError`` for a network with dropout: a graph has no random numbers."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
+            raise InputError(
+                f"The edge export needs a network without random layers, but '{name}' is a dropout of {layer.p:g}; "
+                "train with a rate of 0, or export with --statistics frozen if the network has statistics."
+            )
 
 
 class MeasuredNetwork:
@@ -106,9 +104,11 @@ class NewClientGraphs:
         layout, how = method.task.layout, method.task.recipe.preprocessing
         self.module = traceable(method.task.network.build()).to(dtype)
         """The network; its weights are not used."""
-        self._measuring = MeasuredNetwork(self.module)
         self.has_statistics = has_statistics(self.module)
         """Whether the network has running statistics; if not, all choices of statistics are the same."""
+        if self.trains_by_batch:
+            require_no_dropout(self.module)
+        self._measuring = MeasuredNetwork(self.module)
         self.blocks = range(len(layout.blocks))
         self.classifier = layout.block_of(method.task.classifier)
         """The number of the classifier's block."""
@@ -117,6 +117,11 @@ class NewClientGraphs:
         self._scale = torch.tensor([1 / (255 * s) for s in how.std], dtype=dtype)
         self._shift = torch.tensor([-m / s for m, s in zip(how.mean, how.std, strict=True)], dtype=dtype)
         self._class_numbers = torch.arange(method.task.network.classes)
+
+    @property
+    def trains_by_batch(self) -> bool:
+        """Whether the network is in training mode during a step."""
+        return self.statistics == "own" or not self.has_statistics
 
     @property
     def keeps_statistics(self) -> bool:
@@ -186,7 +191,7 @@ class NewClientGraphs:
         self, flats: Sequence[Tensor], statistics: Tensor | None, pixels: Tensor, labels: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean cross entropy of a batch, and the ``statistics`` after the pass, if there are any."""
-        module = self.module.train(self.statistics == "own" or not self.has_statistics)
+        module = self.module.train(self.trains_by_batch)
         logits, kept = self.forward(module, self.named(flats, True), statistics, pixels)
         wanted = (labels.unsqueeze(1) == self._class_numbers).to(logits.dtype)
         return -(torch.log_softmax(logits, 1) * wanted).sum(1).mean(), kept

@@ -170,21 +170,10 @@ def handler_of(target: Any) -> Handler:
     """Return the translation of an operator; an error by its name if there is none."""
     if target in HANDLERS:
         return HANDLERS[target]
-    if str(target) in DROPOUT:
-        raise InputError(
-            "The edge export needs a network without random layers, but this one has dropout (operator "
-            f"'{target}'); set its rate to 0."
-        )
     raise InputError(
-        f"The edge export knows no ONNX form of the operator '{target}', which this network uses; replace the layer "
-        "that needs it."
+        f"An export to ONNX needs a form of every operator, but there is none of '{target}', which this network uses; "
+        "replace the layer that needs it."
     )
-
-
-DROPOUT = {
-    "aten.native_dropout.default", "aten.rand_like.default", "aten.bernoulli.p", "aten.bernoulli.default",
-    "aten.rand.default", "aten.bernoulli_.float", "aten.empty_like.default", "aten.empty.memory_format",
-}  # fmt: skip
 
 
 def handles(*targets: Any) -> Callable[[Handler], Handler]:
@@ -290,6 +279,11 @@ def _floor_division(work: Translation, node: fx.Node, a: Any, b: Any) -> str:
 @handles(aten.rsqrt.default)
 def _rsqrt(work: Translation, node: fx.Node, x: Any) -> str:
     return work.emit("Reciprocal", [work.emit("Sqrt", [work.one(x)])])
+
+
+@handles(aten.log1p.default)
+def _log1p(work: Translation, node: fx.Node, x: Any) -> str:
+    return work.emit("Log", [work.emit("Add", [work.one(x), work.constant(1.0, _result(node))])])
 
 
 @handles(aten.where.self)
