@@ -180,7 +180,8 @@ def times(quick: bool) -> None:
             (start, peak), (torch_start, torch_peak) = alone(RUNTIME, folder), alone(TORCH, folder)
             size = (folder / artifact.TENSORS).stat().st_size
             costs.append([label, f"{made.sizes[STEP] / 1024:.0f}", f"{sum(made.sizes.values()) / 1024:.0f}",
-                          f"{size / 2**20:.1f}", f"{made.memory / 2**20:.0f}", f"{peak:.0f}", f"{peak / torch_peak:.2f}",
+                          f"{size / 2**20:.1f}", f"{made.memory / 2**20:.0f}", f"{peak:.0f}",
+                          f"{peak / torch_peak:.2f}",
                           f"{start:.1f}", f"{start / torch_start:.2f}"])  # fmt: skip
     print(table(["a step of 16 images", "pixels", "torch, ms", "onnxruntime, ms", "onnxruntime / torch"], rows))
     print(table(["relative to onnxruntime's default", *(key for key in variants() if key != "default")], others))
