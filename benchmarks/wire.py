@@ -156,7 +156,11 @@ class Timed(Deployment):
         """Run the app; return the seconds of every round but the first."""
         (plan,) = self._project.plans()
         run, ends = plan.run(out), dict[int, float]()
-        self.run(out, lambda: ends.setdefault(len(read_lines(run.metrics)), time.monotonic()) and None)
+
+        def look() -> None:
+            ends.setdefault(len(read_lines(run.metrics)), time.monotonic())
+
+        self.run(out, look)
         return [ends[i + 1] - ends[i] for i in range(1, max(ends)) if i + 1 in ends]
 
 

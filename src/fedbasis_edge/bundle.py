@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbasis_edge import tensors
+from fedbasis_edge import coded, tensors
 from fedbasis_edge.checks import (
     require_name,
     require_number,
@@ -31,6 +31,8 @@ from pflbed.foreign import parse_json, read_bytes, read_json_object
 FORMAT = 1
 ABOUT, CARD, TENSORS = "edge.json", "card.json", "tensors.safetensors"
 STEP, APPLY, MEASURE, SKELETON = "step.onnx", "apply.onnx", "statistics.onnx", "skeleton.onnx"
+COMBINE = "combine.onnx"
+"""For clients that do not combine the bases themselves; it is not used here."""
 NEEDED = (CARD, TENSORS, STEP, APPLY, SKELETON)
 MAX_ABOUT, MAX_GRAPH, MAX_TENSORS = 8 * 2**20, 32 * 2**20, 2 * 2**30
 MAX_CLASSES = 100_000
@@ -150,7 +152,7 @@ def open_bundle(folder: Path) -> Bundle:
             "the bundle again."
         ) from error
     _require_tensors(bundle)
-    for name in (STEP, APPLY, MEASURE, SKELETON):
+    for name in (STEP, APPLY, COMBINE, MEASURE, SKELETON):
         if name in files:
             check_graph(files[name], f"The file {folder / name}", TENSORS, len(files[TENSORS]))
     return bundle
@@ -159,7 +161,7 @@ def open_bundle(folder: Path) -> Bundle:
 def _files(folder: Path, about: Mapping[str, Any]) -> dict[str, bytes]:
     """Read the files by fixed names; what ``edge.json`` says is their digests alone."""
     digests = about.get("files")
-    if not isinstance(digests, dict) or not set(NEEDED) <= set(digests) <= {*NEEDED, MEASURE}:
+    if not isinstance(digests, dict) or not set(NEEDED) <= set(digests) <= {*NEEDED, MEASURE, COMBINE}:
         raise InputError(
             f"{folder / ABOUT} must have digests of {', '.join(NEEDED)}, but it has other files; get the bundle again."
         )
@@ -189,6 +191,10 @@ def _parsed(folder: Path, about: Mapping[str, Any], files: Mapping[str, bytes]) 
         for one in require_some(about["entries"], 100_000)
     )
     blocks = tuple(require_name(name) for name in require_some(about["blocks"], 10_000))
+    groups = tuple(require_name(name) for name in require_some(about["groups"], 1000))
+    bases: Mapping[str, NDArray[Any]] = tensors.parse(files[TENSORS], f"The file {folder / TENSORS}")
+    if coded.is_coded(bases):
+        bases = coded.decode(bases, groups, {entry.name: entry.shape for entry in entries})
     bundle = Bundle(
         folder=folder,
         classes=_classes(about["classes"]),
@@ -196,7 +202,7 @@ def _parsed(folder: Path, about: Mapping[str, Any], files: Mapping[str, bytes]) 
         channels=channels,
         mean=require_numbers(about["mean"], channels, -1e6, 1e6),
         std=require_numbers(about["std"], channels, 1e-6, 1e6),
-        groups=tuple(require_name(name) for name in require_some(about["groups"], 1000)),
+        groups=groups,
         major=about["major"] is True,
         statistics=require_one_of(about["statistics"], STATISTICS),
         prior_images=require_number(about.get("prior_images", 0), 0, 1e9),
@@ -210,7 +216,7 @@ def _parsed(folder: Path, about: Mapping[str, Any], files: Mapping[str, bytes]) 
         rates=_rates(training["rates"]),
         memory=require_whole(about["memory"], 0, 2**50),
         card=card,
-        bases=tensors.parse(files[TENSORS], f"The file {folder / TENSORS}"),
+        bases=bases,
         files=files,
     )
     if not isinstance(card, dict) or card.get("kind") != "bases" or card.get("classes") != list(bundle.classes):

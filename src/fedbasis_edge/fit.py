@@ -179,7 +179,8 @@ class Learner:
             measure = Graph(bundle.files[MEASURE], f"The file {bundle.folder / MEASURE}", outside, threads)
             passes = np.array_split(pixels, -(-len(pixels) // PASS))
             found = [measure({"pixels": part})["statistics"] for part in passes]
-            self.state["statistics"] = np.mean(found, axis=0, dtype=np.float32).reshape(bundle.state["statistics"])
+            mean = np.stack(found).mean(axis=0, dtype=np.float32)
+            self.state["statistics"] = mean.reshape(bundle.state["statistics"])
         count = len(pixels)
         self._weight = np.float32(count / (bundle.prior_images + count))
 

@@ -23,8 +23,8 @@ OPERATORS = frozenset({
     "Slice", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze", "Where",
 })  # fmt: skip
 """What a graph may compute with."""
-SIZES = {1: 4, 6: 4, 7: 8, 9: 1, 11: 8, 2: 1}
-"""Bytes of a number by its type in ONNX: float, int32, int64, bool, double, uint8."""
+SIZES = {1: 4, 2: 1, 3: 1, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 16: 2}
+"""Bytes of a number by its type in ONNX: float, uint8, int8, int32, int64, bool, float16, double, bfloat16."""
 MAX_NODES = 200_000
 MAX_INLINE = 4 * 2**20
 """Bytes of all constants in a graph."""

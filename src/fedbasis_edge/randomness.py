@@ -9,7 +9,7 @@ class TorchGenerator:
 
     def __init__(self, seed: int) -> None:
         self._twister = np.random.MT19937()
-        self._twister._legacy_seeding(seed & 0xFFFFFFFF)  # type: ignore[attr-defined]
+        self._twister._legacy_seeding(seed & 0xFFFFFFFF)
 
     def permutation(self, count: int) -> NDArray[np.int64]:
         """Return what ``torch.randperm`` returns."""

@@ -12,7 +12,11 @@ from numpy.typing import NDArray
 from pflbed.errors import InputError
 from pflbed.foreign import parse_json
 
-TYPES = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
+TYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"), "I64": np.dtype("<i8"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2"),
+    "U8": np.dtype("u1"), "I8": np.dtype("i1"),
+}  # fmt: skip
+"""numpy has no bfloat16: its bits are an integer."""
 MAX_HEADER = 16 * 2**20
 
 
@@ -40,7 +44,7 @@ def parse(data: bytes, where: str) -> dict[str, NDArray[Any]]:
             ends.append((start, stop))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
-            f"{where} must hold float32 and int64 tensors within its size, but it does not; get the folder again."
+            f"{where} must hold tensors of known types within its size, but it does not; get the folder again."
         ) from error
     ends.sort()
     if any(before[1] != after[0] for before, after in pairwise(ends)) or ends[-1][1] != len(body):
@@ -50,13 +54,13 @@ def parse(data: bytes, where: str) -> dict[str, NDArray[Any]]:
 
 def serialize(tensors: Mapping[str, NDArray[Any]]) -> bytes:
     """Return a safetensors file; large types come first, then names in order, as the package of that name has it."""
-    kinds = {dtype: name for name, dtype in TYPES.items()}
+    kinds = {TYPES[name]: name for name in ("F32", "I64")}
     order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     header, at = {}, 0
     for name in order:
         size = tensors[name].nbytes
-        dtype = kinds[tensors[name].dtype.newbyteorder("<")]
-        header[name] = {"dtype": dtype, "shape": list(tensors[name].shape), "data_offsets": [at, at + size]}
+        kind = kinds[tensors[name].dtype.newbyteorder("<")]
+        header[name] = {"dtype": kind, "shape": list(tensors[name].shape), "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)

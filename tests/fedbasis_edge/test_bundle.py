@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
-import fedbasis_edge.runtime
 from fedbasis_edge.bundle import open_bundle
 from fedbasis_edge.tensors import parse, serialize
 from helpers.edge_bundles import small_bundle
@@ -25,7 +25,7 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         raise AssertionError("the runtime opened a graph")
 
     folder = shutil.copytree(small_bundle(), tmp_path / "bundle")
-    monkeypatch.setattr(fedbasis_edge.runtime.ort, "InferenceSession", opened)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", opened)
     return Path(folder)
 
 

@@ -116,7 +116,7 @@ def test_weights_that_are_appended_complete_a_graph() -> None:
 def test_the_wire_format() -> None:
     message = field(3, b"abc") + varint(1 << 3) + varint(300) + field(200, varint(1) + varint(2**64 - 1))
     one, two, three = fields(memoryview(message))
-    assert (one[0], bytes(one[2])) == (3, b"abc")  # type: ignore[arg-type]
+    assert (one[0], bytes(one[2])) == (3, b"abc")
     assert two == (1, 0, 300)
     assert list(integers(three[1], three[2])) == [1, -1]
     with pytest.raises(FormatError, match="longer than"):
