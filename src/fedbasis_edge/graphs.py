@@ -29,7 +29,7 @@ MAX_NODES = 200_000
 MAX_INLINE = 4 * 2**20
 """Bytes of all constants in a graph."""
 MAX_ELEMENTS = 2**28
-"""Elements of a tensor whose shape is a constant of the graph."""
+"""Elements of a tensor that is expanded to a constant shape."""
 FLOAT, INT64 = 1, 7
 
 MODEL = {1, 2, 3, 4, 5, 6, 7, 8, 14}
@@ -62,6 +62,8 @@ class _Check:
     def __init__(self, external: str, size: int, inline: int) -> None:
         self._external, self._size, self._limit = external, size, inline
         self._nodes = self._inline = 0
+        self._elements: dict[str, float] = {}
+        self._expanded: list[str] = []
 
     def model(self, data: memoryview) -> None:
         graphs = 0
@@ -75,6 +77,8 @@ class _Check:
                         raise FormatError(f"it uses operators of '{_text(inner_kind, domain)}'")
         if not graphs:
             raise FormatError("it holds no graph")
+        if any(self._elements.get(name, 0) > MAX_ELEMENTS for name in self._expanded):
+            raise FormatError("a shape is too large")
 
     def _graph(self, data: memoryview) -> None:
         for number, kind, value in _known(data, GRAPH, "graph"):
@@ -87,7 +91,7 @@ class _Check:
         self._nodes += 1
         if self._nodes > MAX_NODES:
             raise FormatError(f"it has more than {MAX_NODES:,} nodes")
-        operator = ""
+        operator, inputs = "", list[str]()
         for number, kind, value in _known(data, NODE, "node"):
             if number == 4:
                 operator = _text(kind, value)
@@ -97,8 +101,12 @@ class _Check:
                 for inner, inner_kind, content in _known(_bytes(kind, value), ATTRIBUTE, "attribute"):
                     if inner == 5:
                         self._tensor(_bytes(inner_kind, content))
+            elif number == 1:
+                inputs.append(_text(kind, value))
         if operator not in OPERATORS:
             raise FormatError(f"it uses the operator '{operator}'")
+        if operator == "Expand":
+            self._expanded += inputs[1:2]
 
     def _tensor(self, data: memoryview) -> None:
         found = list(_known(data, TENSOR, "tensor"))
@@ -120,16 +128,10 @@ class _Check:
         if self._inline > self._limit or count > self._limit:
             raise FormatError(f"its constants have more than {self._limit:,} bytes")
         if dtype == INT64:
-            self._require_shapes(b"".join(_bytes(kind, value) for number, kind, value in found if number == 9))
-
-    @staticmethod
-    def _require_shapes(raw: bytes) -> None:
-        """Refuse integers that would be the shape of a tensor that no machine can hold."""
-        if len(raw) % 8 == 0 and len(raw):
-            sides = np.abs(np.frombuffer(raw, "<i8").astype(np.float64))
-            places = sides[sides < 2**62]  # slices end at the largest integer
-            if places.size and (places.max() > MAX_ELEMENTS or np.prod(np.maximum(places, 1)) > MAX_ELEMENTS):
-                raise FormatError("a shape is too large")
+            raw = b"".join(_bytes(kind, value) for number, kind, value in found if number == 9)
+            sides = np.frombuffer(raw[: len(raw) // 8 * 8], "<i8").astype(np.float64)
+            name = next((_text(kind, value) for number, kind, value in found if number == 8), "")
+            self._elements[name] = float(np.prod(np.maximum(np.abs(sides), 1)))
 
     def _outside(self, entries: Mapping[str, str], wanted: int) -> None:
         if set(entries) != {"location", "offset", "length"} or entries["location"] != self._external:

@@ -84,7 +84,10 @@ def test_what_is_exported_passes() -> None:
             "more than",
         ),
         (
-            lambda: model(initializers=(helper.make_tensor("t", 7, [2], np.array([2**20] * 2).tobytes(), raw=True),)),
+            lambda: model(
+                helper.make_node("Expand", ["x", "t"], ["y"]),
+                initializers=(helper.make_tensor("t", 7, [2], np.array([2**20] * 2).tobytes(), raw=True),),
+            ),
             "too large",
         ),
     ],

@@ -39,7 +39,9 @@ def write_bases(folder: Path, resolution: int = 8, norm: str = "batch") -> None:
     """Write untrained bases of cnn-small: noise around one model."""
     network = Network("cnn-small", len(CLASSES), resolution, {"norm": norm, "width": 4})
     pixels = Preprocessing(resolution)
-    method = FedBasis.build(FedBasis.Config.model_validate({"bases": 2}), Task(network, Recipe(preprocessing=pixels), 2))
+    method = FedBasis.build(
+        FedBasis.Config.model_validate({"bases": 2}), Task(network, Recipe(preprocessing=pixels), 2)
+    )
     start, generator = network.initial(0), torch.Generator().manual_seed(1)
 
     def moved(name: str, tensor: torch.Tensor) -> torch.Tensor:
