@@ -3,14 +3,15 @@
     python benchmarks/edge.py               (about two minutes; --quick for a look)
     python benchmarks/edge.py --coverage    (about six minutes: gradients of every network, norm and statistics)
 
-Times are medians of one thread that took turns: a step of 16 images in onnxruntime, and the same step of
-``fedbasis personalize`` in torch. Memory and start-up are those of new processes that train for some steps.
-Random bases near one another are used, as times and sizes do not depend on the values.
+Times are CPU times of one thread, the least of several turns, so that a busy machine changes them little: a step of 16
+images in onnxruntime, and the same step of ``fedbasis personalize`` in torch. Memory and start-up are those of new
+processes that take two steps. Random bases near one another are used, as times and sizes do not depend on the values.
 """
 
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from fedbasis.networks.statistics import Statistics
 from fedbasis.networks.train import Examples, Preprocessing, Recipe
 from fedbasis.serving import artifact
 from fedbasis.serving.new_client import method_of
-from measure import options, table, taking_turns
+from measure import options, table
 
 BATCH, BASES, CLASSES = 16, 4, 7
 LARGE = 2**28
@@ -167,6 +168,17 @@ def alone(body: str, folder: Path) -> tuple[float, float]:
     return seconds, peak
 
 
+def least_cpu(kinds: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Call functions in turn, each once to warm up; return the least CPU seconds of each."""
+    taken: dict[str, list[float]] = {name: [] for name in kinds}
+    for _ in range(repeats + 1):
+        for name, call in kinds.items():
+            began = time.process_time()
+            call()
+            taken[name].append(time.process_time() - began)
+    return {name: min(values[1:]) for name, values in taken.items()}
+
+
 def times(quick: bool) -> None:
     rows, others, costs = [], [], []
     for name, resolution, settings in TIMED[: 2 if quick else None]:
@@ -177,7 +189,7 @@ def times(quick: bool) -> None:
             large = made.memory > LARGE  # several open graphs would not fit into every machine
             chosen = {"default": variants()["default"]} if large else variants()
             kinds = {key: runtime_steps(folder, graphs, case, **value) for key, value in chosen.items()}
-            taken = taking_turns({"torch": torch_steps(folder, graphs, case), **kinds}, 5 if quick or large else 15)
+            taken = least_cpu({"torch": torch_steps(folder, graphs, case), **kinds}, 5 if quick or large else 15)
             rows.append([label, str(resolution), f"{1e3 * taken['torch']:.1f}", f"{1e3 * taken['default']:.1f}",
                          f"{taken['default'] / taken['torch']:.2f}"])  # fmt: skip
             if not large:
@@ -189,7 +201,7 @@ def times(quick: bool) -> None:
                           f"{peak / torch_peak:.2f}",
                           f"{start:.1f}", f"{start / torch_start:.2f}"])  # fmt: skip
             print(rows[-1], costs[-1], file=sys.stderr, flush=True)
-    print(table(["a step of 16 images", "pixels", "torch, ms", "onnxruntime, ms", "onnxruntime / torch"], rows))
+    print(table(["a step of 16 images", "pixels", "torch, CPU ms", "onnxruntime, CPU ms", "onnxruntime / torch"], rows))
     print(table(["relative to onnxruntime's default", *(key for key in variants() if key != "default")], others))
     heads = ["files and processes", "step.onnx, KiB", "all graphs, KiB", "bases, MiB", "`memory`, MiB",
              "peak of a process, MiB", "/ torch", "start and two steps, CPU s", "/ torch"]  # fmt: skip
