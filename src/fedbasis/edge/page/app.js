@@ -486,8 +486,11 @@ async function main() {
     app.trouble(late);
     return;
   }
-  const names = ["runtime.mjs", "runtime.wasm", "bases", "header", "step.onnx", "apply.onnx", "skeleton.onnx"];
-  const files = Object.fromEntries(names.map((name) => [name, embedded(name)]));
+  const files = {};
+  for (const block of document.querySelectorAll("script[data-file]")) {
+    const name = block.dataset.file;
+    if (name === "bases" || name === "header" || /^runtime|\.onnx$/.test(name)) files[name] = block.textContent;
+  }
   try {
     await ask("open", { files, about, cardOfBases: card, page });
     app.opened = true;

@@ -2,10 +2,10 @@
 "use strict";
 
 const PASS = 256; // images of a forward pass that measures statistics, as fedbasis.networks.statistics has it
-const MOST_MEMORY = 1.5e9; // bytes that such a pass may take
+const MOST_MEMORY = 1.5e9; // bytes that such a pass may take, or it sees fewer images at once
 
 class Fit {
-  // ort: the module; files: step.onnx, apply.onnx and tensors.safetensors as bytes; about: edge.json
+  // ort: the module; files: the graphs and tensors.safetensors as bytes; about: edge.json
   static async open(ort, files, about) {
     const fit = new Fit();
     fit.ort = ort;
@@ -17,6 +17,9 @@ class Fit {
     };
     fit.stepGraph = await ort.InferenceSession.create(files["step.onnx"], settings);
     fit.applyGraph = await ort.InferenceSession.create(files["apply.onnx"], settings);
+    const measure = files["statistics.onnx"];
+    fit.measureGraph = measure ? await ort.InferenceSession.create(measure, settings) : null;
+    fit.entries = [...about.entries].sort((a, b) => a.block - b.block); // flat vectors go block by block
     fit.plain = fit.start();
     fit.state = fit.plain;
     return fit;
@@ -24,11 +27,11 @@ class Fit {
 
   // Nothing learned: equal coefficients, no offset, the combined statistics of the bases.
   start() {
-    const state = {};
+    const state = { weight: new Float32Array(1) };
     for (const [name, shape] of Object.entries(this.about.state)) {
       state[name] = new Float32Array(shape.reduce((a, b) => a * b, 1));
     }
-    if (state.statistics) state.statistics.set(this.combined(state, false));
+    if (this.about.statistics === "own") state.statistics.set(this.combined(state, false));
     return state;
   }
 
@@ -44,10 +47,10 @@ class Fit {
     });
   }
 
-  // The combination of the bases' parameters (or statistics), in the order of about.entries.
+  // The combination of the bases' parameters (or statistics), block by block.
   combined(state, trained) {
     const shares = this.alpha(state).map((row) => (this.about.major ? [0.5, ...row.map((value) => value / 2)] : row));
-    const parts = this.about.entries.filter((entry) => entry.trained === trained).map(({ name, block }) => {
+    const parts = this.entries.filter((entry) => entry.trained === trained).map(({ name, block }) => {
       const rows = this.about.groups.map((group) => this.bases[`${group}/${name}`].data);
       return Float32Array.from(rows[0], (_, i) => rows.reduce((sum, row, k) => sum + shares[block][k] * row[i], 0));
     });
@@ -56,14 +59,21 @@ class Fit {
     return flat;
   }
 
-  // The merged network by name, with the constants of its layers: what `load_state_dict` takes.
+  // The statistics of the normalization layers: the client's own, those of the bases, or between them by a weight.
+  statisticsOf(state) {
+    if (this.about.statistics === "own") return state.statistics;
+    const flat = this.combined(state, false);
+    return this.about.statistics === "shrunk" ? flat.map((value, i) => value + state.weight[0] * (state.statistics[i] - value)) : flat;
+  }
+
+  // The merged network by name: the combination, the offset of the classifier, the statistics.
   tensors(state) {
     const tensors = {};
-    const weights = this.combined(state, true);
+    const [weights, statistics] = [this.combined(state, true), this.statisticsOf(state)];
     let [w, s, f] = [0, 0, 0];
-    for (const { name, shape, block, trained } of this.about.entries) {
+    for (const { name, shape, block, trained } of this.entries) {
       const size = shape.reduce((a, b) => a * b, 1);
-      const data = trained ? weights.slice(w, (w += size)) : state.statistics.slice(s, (s += size));
+      const data = trained ? weights.slice(w, (w += size)) : statistics.slice(s, (s += size));
       if (trained && block === this.about.classifier) for (let i = 0; i < size; i++) data[i] += state.offset[f++];
       tensors[name] = { shape, data };
     }
@@ -71,7 +81,7 @@ class Fit {
   }
 
   feeds(graph, state, images, more = {}) {
-    const tensors = { ...more, pixels: this.pixels(images) };
+    const tensors = { ...more, pixels: this.pixels(images), weight: new this.ort.Tensor("float32", state.weight, []) };
     for (const [name, shape] of Object.entries(this.about.state)) tensors[name] = new this.ort.Tensor("float32", state[name], shape);
     return Object.fromEntries(graph.inputNames.map((name) => [name, tensors[name]]));
   }
@@ -102,23 +112,23 @@ class Fit {
     return rows;
   }
 
-  // The start of training. With "own" statistics they are those of the client's images, layer after layer: a step that
-  // learns nothing returns them, mixed into the ones it was given by a momentum; mixed into zeros they can be read.
-  async first(images, labels) {
+  // The start of training. Unless they stay those of the bases, statistics are measured on the client's images, layer
+  // after layer: up to 256 images are one pass, more are split evenly.
+  async first(images) {
     const state = this.start();
-    if (this.about.statistics !== "own" || !state.statistics?.length || images.length < 2) return state;
-    const { momentum = 0.1, batch } = this.about.training;
-    const fits = Math.max(2, Math.floor((MOST_MEMORY / (this.about.memory || 1)) * batch));
-    const passes = Math.ceil(images.length / Math.min(PASS, fits));
+    if (!this.measureGraph || images.length < 2) return state;
+    const perImage = (this.about.memory || 1) / this.about.training.batch;
+    const most = Math.max(2, Math.min(PASS, Math.floor(MOST_MEMORY / perImage)));
+    const passes = Math.ceil(images.length / most);
     const mean = new Float64Array(state.statistics.length);
-    const empty = { ...state, statistics: new Float32Array(mean.length) };
     for (let pass = 0, at = 0; pass < passes; pass++) {
       const stop = at + Math.floor(images.length / passes) + (pass < images.length % passes ? 1 : 0);
-      const { next } = await this.step(empty, images.slice(at, stop), labels.slice(at, stop), [0, 0, 0]);
-      for (let i = 0; i < mean.length; i++) mean[i] += next.statistics[i] / momentum / passes;
+      const { statistics } = await this.measureGraph.run({ pixels: this.pixels(images.slice(at, stop)) });
+      for (let i = 0; i < mean.length; i++) mean[i] += statistics.data[i] / passes;
       at = stop;
     }
-    return { ...state, statistics: Float32Array.from(mean) };
+    const weight = images.length / ((this.about.prior_images ?? 0) + images.length);
+    return { ...state, statistics: Float32Array.from(mean), weight: Float32Array.of(weight) };
   }
 }
 

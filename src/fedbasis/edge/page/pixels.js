@@ -87,19 +87,6 @@ function gray(rgba) {
   return out;
 }
 
-// The centre of an array [height, width, channels].
-function centre(pixels, [height, width], [tall, wide], channels) {
-  if (height === tall && width === wide) return pixels;
-  const above = Math.floor((height - tall) / 2);
-  const left = Math.floor((width - wide) / 2);
-  const out = new Uint8Array(tall * wide * channels);
-  for (let y = 0; y < tall; y++) {
-    const at = ((above + y) * width + left) * channels;
-    out.set(pixels.subarray(at, at + wide * channels), y * wide * channels);
-  }
-  return out;
-}
-
 // The RGBA bytes of an image file at its own size.
 async function decoded(file) {
   let bitmap;

@@ -61,16 +61,13 @@ class Pcg64 {
     return Number(word & 0xffffffffn);
   }
 
-  // A number in 0 ... last, by Lemire's method, as numpy draws it.
+  // A number in 0 ... last, as numpy's shuffle draws it: numbers of as many bits, until one is not too large.
   upTo(last) {
-    if (last === 0) return 0;
-    const count = BigInt(last) + 1n;
-    let product = BigInt(this.next32()) * count;
-    if ((product & 0xffffffffn) < count) {
-      const threshold = (0x100000000n - count) % count;
-      while ((product & 0xffffffffn) < threshold) product = BigInt(this.next32()) * count;
+    const mask = 2 ** (32 - Math.clz32(last)) - 1;
+    for (;;) {
+      const value = (this.next32() & mask) >>> 0;
+      if (value <= last) return value;
     }
-    return Number(product >> 32n);
   }
 
   permutation(count) {

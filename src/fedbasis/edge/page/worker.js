@@ -12,25 +12,24 @@ const asked = {
   // Unpack what is embedded and let the runtime read the graphs.
   async open({ files, about, cardOfBases, page }) {
     [card, settings] = [cardOfBases, page];
-    const [code, wasm, coded, step, apply] = await Promise.all(
-      ["runtime.mjs", "runtime.wasm", "bases", "step.onnx", "apply.onnx"].map((name) => unpacked(files[name])));
-    skeleton = await unpacked(files["skeleton.onnx"]);
-    const bases = files.header ? decodeBases(coded, await unpacked(files.header)) : coded;
-    const place = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
+    const open = {};
+    for (const [name, text] of Object.entries(files)) open[name] = await unpacked(text);
+    skeleton = open["skeleton.onnx"];
+    open["tensors.safetensors"] = open.header ? decodeBases(open.bases, open.header) : open.bases;
+    const place = URL.createObjectURL(new Blob([open["runtime.mjs"]], { type: "text/javascript" }));
     const ort = await import(place);
     URL.revokeObjectURL(place);
     ort.env.logLevel = "error";
     ort.env.wasm.numThreads = 1; // more need headers that a file on a disk cannot have
-    ort.env.wasm.wasmBinary = wasm.buffer;
-    fit = await Fit.open(ort, { "step.onnx": step, "apply.onnx": apply, "tensors.safetensors": bases }, about);
+    ort.env.wasm.wasmBinary = open["runtime.wasm"].buffer;
+    fit = await Fit.open(ort, open, about);
     return {};
   },
 
   // Read one image, from a file or as RGBA bytes, and return what the model sees of it.
   async read({ key, file, drawn }) {
     const { data, width, height } = drawn ?? (await decoded(file));
-    const { resolution, crop } = sizes();
-    const pixels = centre(fitted(data, width, height, resolution, fit.about.channels), resolution, crop, fit.about.channels);
+    const pixels = fitted(data, width, height, fit.about.resolution, fit.about.channels);
     images.set(key, pixels);
     return { seen: shown(pixels) };
   },
@@ -61,11 +60,6 @@ const asked = {
   send: ({ address }) => trySending(address),
 };
 
-function sizes() {
-  const sides = (size) => (Array.isArray(size) ? size : [size, size]);
-  return { resolution: sides(card.preprocessing.resolution), crop: fit.about.resolution };
-}
-
 // RGBA bytes of pixels, for a canvas.
 function shown(pixels) {
   const channels = fit.about.channels;
@@ -93,7 +87,7 @@ async function personalize(rows, progress) {
 
   const guessedBefore = await guesses(fit.plain);
   const before = share(labelsOf(judged), guessedBefore);
-  let state = await fit.first(pixelsOf(kept), labelsOf(kept));
+  let state = await fit.first(pixelsOf(kept));
   const generator = new Twister(settings.adapt);
   const losses = [];
   for (let epoch = 1; epoch <= epochs; epoch++) {
