@@ -5,6 +5,7 @@ const embedded = (name) => document.querySelector(`script[data-file="${name}"]`)
 const readJson = async (name) => JSON.parse(new TextDecoder().decode(await unpacked(embedded(name))));
 const IMAGE = /\.(jpe?g|png|bmp|webp|gif|avif|tiff?)$/i;
 const MOST_WASM = 4e9; // bytes that WebAssembly can address
+const MOST_JUDGED = 60; // images that the result shows
 
 // The worker as a function: ask("fit", {...}) -> a promise of the answer.
 function startWorker() {
@@ -54,9 +55,9 @@ class App {
     const names = this.classes.length > 12 ? `${this.classes.slice(0, 10).join(", ")} …` : this.classes.join(", ");
     find("about").textContent = `${plural(this.classes.length, "class", "classes")}: ${names}.`;
     const { enough } = this.page.hold_out;
-    find("advice").textContent = `Two classes are enough to begin; five or more images of a class are better. From ${enough} images on, a fifth is held out to measure the accuracy.`;
+    find("advice").textContent = `Two classes are enough to begin; five or more images of a class are better. From ${enough} images on, a fifth is held out to measure the accuracy. The small pictures below are what the model sees.`;
     find("folder-hint").textContent = "with one folder of images per class";
-    const canFolder = "webkitdirectory" in find("folder") && matchMedia("(any-pointer: fine)").matches;
+    const canFolder = "webkitdirectory" in find("folder") && !this.touch; // few phones can choose a folder
     find("folder-label").hidden = find("folder-hint").hidden = !canFolder;
     if (this.page.examples) {
       const button = find("examples");
@@ -75,7 +76,8 @@ class App {
           this.addFiles([...input.files].map((one) => ({ file: one, name: one.name, label })));
           input.value = "";
         });
-        return element("label", { className: `button small${capture ? " camera" : ""}` }, input, capture ? "Take a photo" : "Add photos");
+        const text = this.page.draw ? ["Photos", "Camera"] : ["Add photos", "Take a photo"]; // beside "Draw" there is less room
+        return element("label", { className: `button small${capture ? " camera" : ""}` }, input, text[Number(capture)]);
       };
       const count = element("span", { className: "count tabular" });
       const thumbs = element("ul", { className: "thumbs", "aria-label": `Images of class ${name}` });
@@ -360,8 +362,9 @@ class App {
     if (!heldOut) notes.push(`On images that a model was fitted to, its accuracy is too high; from ${enough} images on, some are held out.`);
     if (!tried && after <= before) notes.push("The personal model is not better on these images than the one it started from.");
     find("notes").textContent = notes.join(" ");
-    find("judged-title").textContent = heldOut ? "Held-out images: what the model says" : "Your images: what the model says";
-    find("judged").replaceChildren(...judged.slice(0, 60).map((one) => this.verdict(one, way)));
+    find("judged-title").textContent = heldOut ? "Held-out images" : "The images it was fitted to";
+    find("judged-note").textContent = `In bold the class of an image; below it what the model says${way === "none" ? "" : ", before → after"}.${judged.length > MOST_JUDGED ? ` The first ${MOST_JUDGED} of ${judged.length}.` : ""}`;
+    find("judged").replaceChildren(...judged.slice(0, MOST_JUDGED).map((one) => this.verdict(one, way)));
     showAlpha(find("alpha"), this.about.blocks, alpha);
     find("alpha-note").textContent = tried ? "These were learned and are not used, see above." : this.about.major ? "Half of every block is the basis that all clients share; the other half is divided as shown." : "";
     showLosses(find("losses"), losses, losses.length);
@@ -373,11 +376,14 @@ class App {
   verdict({ key, label, before, after }, way) {
     const image = this.images.find((one) => one.key === key);
     const last = way === "none" ? before : after;
-    const text = last === label ? (before === label || way === "none" ? "right" : `was ${this.classes[before]}`) : `says ${this.classes[last]}`;
-    const item = element("li", { className: last === label ? "right" : "wrong" });
+    const right = last === label;
+    const item = element("li", { className: right ? "right" : "wrong" });
     if (image) item.append(paint(element("canvas", { "aria-hidden": "true" }), image.seen));
-    item.append(element("b", { text: this.classes[label] }), element("span", { text: `${last === label ? "✓" : "✗"} ${text}` }));
-    item.title = `class ${this.classes[label]}; before: ${this.classes[before]}, now: ${this.classes[last]}`;
+    const change = way === "none" ? this.classes[before] : `${this.classes[before]} → ${this.classes[last]}`;
+    item.append(element("b", { text: this.classes[label] }), element("span", { text: `${change} ${right ? "✓" : "✗"}`, "aria-hidden": "true" }));
+    const spoken = `class ${this.classes[label]}; before: ${this.classes[before]}, after: ${this.classes[last]}, ${right ? "right" : "wrong"}`;
+    item.append(element("span", { className: "sr-only", text: spoken }));
+    item.title = spoken;
     return item;
   }
 

@@ -111,3 +111,6 @@ function zip(files) {
   const end = little([[4, 0x06054b50], [2, 0], [2, 0], [2, count], [2, count], [4, directory.length], [4, at], [2, 0]]);
   return joined([...bodies, directory, end]);
 }
+
+// The index of the largest number; the first one, if there are several.
+const largest = (row) => row.reduce((best, value, i) => (value > row[best] ? i : best), 0);

@@ -131,12 +131,3 @@ class Fit {
     return { ...state, statistics: Float32Array.from(mean), weight: Float32Array.of(weight) };
   }
 }
-
-function softmax(row) {
-  const top = Math.max(...row);
-  const powers = Array.from(row, (value) => Math.exp(value - top));
-  const sum = powers.reduce((a, b) => a + b);
-  return powers.map((power) => power / sum);
-}
-
-const largest = (row) => row.reduce((best, value, i) => (value > row[best] ? i : best), 0);

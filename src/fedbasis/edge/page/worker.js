@@ -69,6 +69,13 @@ function shown(pixels) {
   return { data, width, height };
 }
 
+function softmax(row) {
+  const top = Math.max(...row);
+  const powers = Array.from(row, (value) => Math.exp(value - top));
+  const sum = powers.reduce((a, b) => a + b);
+  return powers.map((power) => power / sum);
+}
+
 // A message can only be read between two tasks.
 const breath = () => new Promise((done) => { setTimeout(done); });
 
