@@ -12,6 +12,7 @@ from rich.table import Table
 from fedbasis.cli.bases import bases
 from fedbasis.cli.bundle import bundle
 from fedbasis.cli.console import console, say
+from fedbasis.cli.export import export
 from fedbasis.cli.federation import federation
 from fedbasis.cli.reproduce import reproduce
 from fedbasis.cli.serving import OwnNetwork, Trust, personalize, predict
@@ -211,6 +212,7 @@ app.command()(init)
 app.add_typer(weights, name="weights")
 app.command()(bases)
 app.command()(bundle)
+app.command()(export)
 app.command()(personalize)
 app.command()(predict)
 

@@ -41,6 +41,15 @@ class TensorInfo:
     shape: torch.Size
 
 
+@dataclass(frozen=True)
+class TensorPlace:
+    """Where a tensor is in a file: its type, and the range of its bytes from the start of the file."""
+
+    dtype: torch.dtype
+    start: int
+    stop: int
+
+
 Header = dict[str, dict[str, TensorInfo]]
 """The tensors of a file by group and name."""
 
@@ -116,6 +125,20 @@ def read_header(path: Path) -> tuple[Header, dict[str, str]]:
             f"{what} {path} must be whole safetensors of numbers, but it is not ({error}); get it again."
         ) from error
     return header, metadata
+
+
+def read_places(path: Path) -> dict[str, TensorPlace]:
+    """Return where every tensor of a file is, by its key; the header is checked first."""
+    read_header(path)
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        raw = parse_json(file.read(length), f"The header of {path}")
+    raw.pop("__metadata__", None)
+    data = 8 + length
+    return {
+        key: TensorPlace(DTYPES[about["dtype"]], data + about["data_offsets"][0], data + about["data_offsets"][1])
+        for key, about in raw.items()
+    }
 
 
 def read_tensors(path: Path) -> tuple[State, dict[str, str]]:

@@ -1,0 +1,49 @@
+"""Capture a function of tensors as a graph of forward operators, with a batch of any size.
+
+The function may call ``torch.func.grad``: the backward pass becomes part of the graph. This uses torch's tracing tools
+(``make_fx``, ``functionalize``, fake tensors), which no version of torch promises to keep; all of them are here.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, fx
+
+from fedbasis.edge.decompositions import table
+
+BATCH = 4
+"""Images of the example batch; the graph does not depend on it."""
+
+
+def capture(function: Callable[..., Any], arguments: Sequence[Any], batched: Sequence[bool]) -> fx.GraphModule:
+    """Trace a function of tensors (or lists of them) into a graph of forward operators.
+
+    Args:
+        function: The function; it may compute gradients and change tensors in place.
+        arguments: Example arguments.
+        batched: Which arguments have the batch as their first dimension.
+    """
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.func import functionalize
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+
+    def fake(value: Any, batch: bool) -> Any:
+        if not isinstance(value, Tensor):
+            return [fake(one, batch) for one in value]
+        free = [DimDynamic.DYNAMIC if batch and i == 0 else DimDynamic.STATIC for i in range(value.dim())]
+        return mode.from_tensor(value, symbolic_context=StatelessSymbolicContext(dynamic_sizes=free))  # type: ignore[no-untyped-call]
+
+    fakes = [fake(value, batch) for value, batch in zip(arguments, batched, strict=True)]
+    plain = functionalize(lambda *values: function(*values), remove="mutations")  # noqa: PLW0108 (make_fx counts self)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's tracer warns of its own deprecated parts
+        with enable_python_dispatcher():  # else the batch is taken to be that of the example
+            graph = make_fx(plain, table(), _allow_non_fake_inputs=True)(*fakes)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph
