@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -43,6 +44,8 @@ LONGEST_NAME = 2
 """Letters of a class whose images are drawn: digits, letters."""
 MOST_EXAMPLES = 500
 MOST_EXAMPLE_BYTES = 20 * 2**20
+NEW_PILLOW = int(PIL.__version__.partition(".")[0]) >= 13
+"""Whether Pillow scales some images along their columns first, which rounds otherwise; the page does as Pillow here."""
 MAX_ABOUT = 64 * 2**20
 """Bytes of edge.json."""
 
@@ -102,6 +105,7 @@ def write_page(
         "seed": seed,
         "adapt": seed_for(seed, "client", "new client", 0, "adapt") & 0xFFFFFFFF,
         "hold_out": {"enough": ENOUGH, "share": HELD_OUT, "state": _numpy_state(seed)},
+        "new_pillow": NEW_PILLOW,
         "examples": len(shown),
     }
     about.pop("card", None)  # it is embedded on its own, as that of the coded bases

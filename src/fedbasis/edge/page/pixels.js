@@ -43,39 +43,55 @@ function centralBox(width, height, [tall, wide]) {
   return [left, top, left + across, top + down].map(Math.fround);
 }
 
-// RGBA bytes -> one byte a channel, [height, width, channels].
-function fitted(rgba, width, height, size, channels) {
-  const [tall, wide] = size;
-  const [left, top, right, bottom] = centralBox(width, height, size);
-  const planes = channels === 1 ? gray(rgba) : rgba;
-  const step = channels === 1 ? 1 : 4;
-  const across = weightsAlong(width, left, right, wide);
-  const down = weightsAlong(height, top, bottom, tall);
-  const from = down[0].first; // rows above and below the box are not needed
-  const to = down.at(-1).first + down.at(-1).weights.length;
-  const line = wide * channels;
-  const between = new Uint8Array((to - from) * line);
-  for (let y = from; y < to; y++) {
-    for (let i = 0; i < wide; i++) {
-      const { first, weights } = across[i];
+// Scale an array [height, width, step] along its rows, to [height, outputs, channels].
+function scaledAcross(from, { height, width, step }, channels, outputs) {
+  const out = new Uint8Array(height * outputs.length * channels);
+  for (let y = 0, to = 0; y < height; y++) {
+    for (const { first, weights } of outputs) {
       for (let c = 0; c < channels; c++) {
         let sum = 2 ** (PRECISION - 1);
         let at = (y * width + first) * step + c;
-        for (let x = 0; x < weights.length; x++, at += step) sum += weights[x] * planes[at];
-        between[(y - from) * line + i * channels + c] = clipped(sum);
+        for (let x = 0; x < weights.length; x++, at += step) sum += weights[x] * from[at];
+        out[to++] = clipped(sum);
       }
     }
   }
-  const out = new Uint8Array(tall * line);
-  for (let j = 0; j < tall; j++) {
-    const { first, weights } = down[j];
-    for (let i = 0; i < line; i++) {
-      let sum = 2 ** (PRECISION - 1);
-      for (let y = 0; y < weights.length; y++) sum += weights[y] * between[(first - from + y) * line + i];
-      out[j * line + i] = clipped(sum);
-    }
-  }
   return out;
+}
+
+// Scale an array [height, width, step] along its columns, to [outputs, width, step].
+function scaledDown(from, { width, step }, outputs) {
+  const line = width * step;
+  const out = new Uint8Array(outputs.length * line);
+  const sums = new Int32Array(line); // row after row, as the memory lies
+  outputs.forEach(({ first, weights }, j) => {
+    sums.fill(2 ** (PRECISION - 1));
+    for (let y = 0; y < weights.length; y++) {
+      const start = (first + y) * line;
+      for (let i = 0; i < line; i++) sums[i] += weights[y] * from[start + i];
+    }
+    for (let i = 0; i < line; i++) out[j * line + i] = clipped(sums[i]);
+  });
+  return out;
+}
+
+// RGBA bytes -> one byte a channel, [height, width, channels]. Both directions are rounded, so their order counts: up to
+// Pillow 12 it was across, then down; Pillow 13 turns it around for images that shrink much more in height.
+function fitted(rgba, width, height, [tall, wide], channels, newPillow) {
+  const [left, top, right, bottom] = centralBox(width, height, [tall, wide]);
+  const across = weightsAlong(width, left, right, wide);
+  const down = weightsAlong(height, top, bottom, tall);
+  const step = channels === 1 ? 1 : 4;
+  const whole = channels === 1 ? gray(rgba) : rgba;
+  if (newPillow && height > tall && height - tall > 2 * (width - wide)) {
+    const between = scaledDown(whole, { width, step }, down);
+    return scaledAcross(between, { height: tall, width, step }, channels, across);
+  }
+  const from = down[0].first; // rows above and below the box are not needed
+  const to = down.at(-1).first + down.at(-1).weights.length;
+  const rows = whole.subarray(from * width * step, to * width * step);
+  const between = scaledAcross(rows, { height: to - from, width, step }, channels, across);
+  return scaledDown(between, { width: wide, step: channels }, down.map(({ first, weights }) => ({ first: first - from, weights })));
 }
 
 // Pillow's conversion from RGB to gray.

@@ -29,7 +29,7 @@ const asked = {
   // Read one image, from a file or as RGBA bytes, and return what the model sees of it.
   async read({ key, file, drawn }) {
     const { data, width, height } = drawn ?? (await decoded(file));
-    const pixels = fitted(data, width, height, fit.about.resolution, fit.about.channels);
+    const pixels = fitted(data, width, height, fit.about.resolution, fit.about.channels, settings.new_pillow);
     images.set(key, pixels);
     return { seen: shown(pixels) };
   },
