@@ -18,7 +18,8 @@ from pflbed.errors import InputError
 
 RUNTIME = Path(os.environ.get("FEDBASIS_RUNTIME") or cached())
 """Where onnxruntime-web is: in the user's cache, as this is read before tests get a cache of their own."""
-OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND"
+OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+"""No name is found; this machine can be reached, so that a request which is not refused arrives."""
 FUNCTIONS = """<!doctype html><meta charset="utf-8"><title>functions</title><script>{script}</script><script>
 const given = (text) => fromBase64(text);
 const returned = async (bytes) => {{
