@@ -98,9 +98,7 @@ def test_it_fits_and_says_how_well(fitted: dict[str, Any]) -> None:
 def test_it_is_what_personalize_does(fitted: dict[str, Any], bases: Path, mine: Path, tmp_path: Path) -> None:
     """With the bases as the page has them: coded to 4 bits."""
     succeed("bundle", bases, "--compact", "--out", tmp_path / "coded")
-    summary = json.loads(
-        succeed("personalize", tmp_path / "coded", "--data", mine, "--out", tmp_path / "m", "--json")
-    )
+    summary = json.loads(succeed("personalize", tmp_path / "coded", "--data", mine, "--out", tmp_path / "m", "--json"))
     card = json.loads((fitted["folder"] / "card.json").read_text(encoding="utf-8"))
     theirs = artifact.read_card(tmp_path / "m")
     assert card.keys() == theirs.as_json().keys()
@@ -173,7 +171,9 @@ def test_a_request_is_refused_and_never_arrives(tab: Tab, page: Path, tmp_path: 
         open_page(tab, page)
         assert tab.run(f"trySending('{address}page')") == {"went": False, "by": "connect-src"}
         assert tab.run(f"app.ask('send', {{address: '{address}worker'}})") == {"went": False, "by": "connect-src"}
-        tab.run(f"new Promise((done) => {{ const i = new Image(); i.onload = i.onerror = done; i.src = '{address}i'; }})")
+        tab.run(
+            f"new Promise((done) => {{ const i = new Image(); i.onload = i.onerror = done; i.src = '{address}i'; }})"
+        )
         tab.run(f"navigator.sendBeacon('{address}beacon', 'x')")
         assert Listener.arrived == ["/plain"]
     finally:
@@ -290,7 +290,9 @@ def test_images_can_be_drawn(tab: Tab, page: Path, tmp_path: Path) -> None:
 def stroke(tab: Tab, selector: str) -> None:
     """Draw a line with the mouse."""
     tab.run(f"document.querySelector('{selector}').scrollIntoView({{block: 'center', behavior: 'instant'}})")
-    where = f"(({{left, top, width}}) => [left, top, width])(document.querySelector('{selector}').getBoundingClientRect())"
+    where = (
+        f"(({{left, top, width}}) => [left, top, width])(document.querySelector('{selector}').getBoundingClientRect())"
+    )
     left, top, width = tab.run(where)
     mouse: dict[str, Any] = {"button": "left", "clickCount": 1}
     for kind, share in (("mousePressed", 0.3), ("mouseMoved", 0.5), ("mouseMoved", 0.7), ("mouseReleased", 0.7)):
@@ -310,7 +312,9 @@ def test_the_keyboard_reaches_everything(tab: Tab, page: Path) -> None:
         if "fit" in reached:
             break
     assert {"clear", "Add photos of class circle", "Remove 001.png of class circle", "fit"} <= reached
-    labels = "[...document.querySelectorAll('input, button, canvas, progress')].filter((one) => !one.closest('[hidden]') "
+    labels = (
+        "[...document.querySelectorAll('input, button, canvas, progress')].filter((one) => !one.closest('[hidden]') "
+    )
     labels += "&& !(one.textContent || one.ariaLabel || one.labels?.[0]?.textContent)).map((one) => one.outerHTML)"
     assert tab.run(labels) == []
     assert tab.run("[...document.querySelectorAll('[role=status]')].length") >= 4
@@ -321,7 +325,9 @@ def test_it_fits_a_phone(tab: Tab, page: Path, dark: bool) -> None:
     tab.call("Emulation.setTouchEmulationEnabled", enabled=True)
     try:
         open_page(tab, page, *PHONE, dark=dark)
-        assert tab.run("getComputedStyle(document.body).backgroundColor") == ("rgb(20, 23, 27)" if dark else "rgb(251, 251, 250)")
+        assert tab.run("getComputedStyle(document.body).backgroundColor") == (
+            "rgb(20, 23, 27)" if dark else "rgb(251, 251, 250)"
+        )
         cameras = "[...document.querySelectorAll('.class .camera')].filter((one) => one.offsetParent).length"
         assert tab.run(cameras) == 3
         assert tab.run("document.querySelector('.class .camera input').getAttribute('capture')") == "environment"

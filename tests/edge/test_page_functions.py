@@ -52,7 +52,9 @@ def test_a_zip_file_is_read_by_python(tab: Tab) -> None:
 def test_the_same_batches_as_torch(tab: Tab, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     expected = [[part.tolist() for part in batches(count, 16, generator)] for count in (40, 33, 2, 300, 17)]
-    script = f"(() => {{ const g = new Twister({seed}); return [40, 33, 2, 300, 17].map((n) => batches(n, 16, g)); }})()"
+    script = (
+        f"(() => {{ const g = new Twister({seed}); return [40, 33, 2, 300, 17].map((n) => batches(n, 16, g)); }})()"
+    )
     assert tab.run(script) == expected
 
 

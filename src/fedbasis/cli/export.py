@@ -17,6 +17,9 @@ class Target(StrEnum):
 
     edge = "edge"
     page = "page"
+    onnx = "onnx"
+    transformers = "transformers"
+    hub = "hub"
 
 
 class StatisticsName(StrEnum):
@@ -27,15 +30,22 @@ class StatisticsName(StrEnum):
     shrunk = "shrunk"
 
 
+STATISTICS: dict[StatisticsName, Literal["own", "frozen", "shrunk"]] = {
+    StatisticsName.own: "own",
+    StatisticsName.frozen: "frozen",
+    StatisticsName.shrunk: "shrunk",
+}
+
+
 class PageBits(StrEnum):
-    """Bits of a difference between embedded bases; 32: they are not coded."""
+    """Bits of a difference between the bases of a page; 32: they are not coded."""
 
     four = "4"
     eight = "8"
-    all = "32"
+    whole = "32"
 
 
-PAGE_BITS: dict[PageBits, Literal[4, 8] | None] = {PageBits.four: 4, PageBits.eight: 8, PageBits.all: None}
+PAGE_BITS: dict[PageBits, Literal[4, 8] | None] = {PageBits.four: 4, PageBits.eight: 8, PageBits.whole: None}
 
 
 def export(
@@ -45,12 +55,13 @@ def export(
     to: Annotated[
         Target,
         typer.Option(
-            help="edge: graphs with which a new client personalizes the bases in any ONNX runtime. page: one HTML file "
-            "that personalizes them in a browser, offline."
+            help="edge: graphs beside the bases, with which a new client personalizes in any ONNX runtime. page: "
+            "one HTML file that personalizes the bases in a browser, offline. onnx: a personal model as one file. transformers: a personal model as a folder for Transformers.js and Optimum. "
+            "hub: bases or a model in a folder with a model card."
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="With --to page: the file to write, such as fit.html.", show_default=False)
+        Path | None, typer.Option(help="The file or folder to write; not for edge, which adds to the bases' folder.")
     ] = None,
     statistics: Annotated[
         StatisticsName | None,
@@ -68,87 +79,96 @@ def export(
     ] = None,
     runtime: Annotated[
         Path | None,
-        typer.Option(
-            help="With --to page: a folder with onnxruntime-web; unset: from the cache, or from npm.",
-            show_default=False,
-        ),
+        typer.Option(help="With --to page: a folder with onnxruntime-web; unset: the cache, or npm.",
+                     show_default=False),
     ] = None,
     title: Annotated[
         str | None, typer.Option(help="With --to page: the heading of the page.", show_default=False)
     ] = None,
     examples: Annotated[
         Path | None,
-        typer.Option(
-            help="With --to page: a folder <class>/<image> whose images the page offers as an example.",
-            show_default=False,
-        ),
+        typer.Option(help="With --to page: a folder <class>/<image> that the page offers as an example.",
+                     show_default=False),
     ] = None,
     draw: Annotated[
         bool | None,
         typer.Option(
             "--draw/--no-draw",
-            help="With --to page: whether images can be drawn; unset: if they are small and classes are digits or "
-            "letters.",
+            help="With --to page: whether images can be drawn; unset: if they are small and of digits or letters.",
             show_default=False,
         ),
+    ] = None,
+    license_name: Annotated[
+        str | None,
+        typer.Option(
+            "--license", help="With --to hub: the license of the tensors, such as cc-by-4.0; unset: unknown.",
+            show_default=False,
+        ),
+    ] = None,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(help="With --to hub: a data set they were trained on, by its name on the hub; may be repeated."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")] = False,
     trust: Trust = False,
     network: OwnNetwork = None,
-) -> None:
-    """Write bases or a personal model for programs that have no torch: ONNX runtimes, browsers, model hubs."""
+) -> None:  # fmt: skip
+    """Write bases or a personal model for programs that have no torch: ONNX runtimes, browsers, model hubs.
+
+    Graphs are compared with torch in float64 before they are written.
+    """
     from fedbasis.edge.bundle import export_edge
+    from fedbasis.edge.hub import UNKNOWN, export_hub
+    from fedbasis.edge.model import export_onnx, export_transformers
+    from fedbasis.edge.page import TITLE, write_page
     from fedbasis.serving.new_client import bases_at
 
-    of_page: dict[str, object] = {"--out": out, "--bits": bits, "--runtime": runtime, "--title": title}
-    of_page |= {"--examples": examples, "--draw": draw}
-    if to == Target.page:
-        if statistics is not None:
-            raise InputError(
-                "--statistics is for --to edge, but --to page was asked for; export the graphs with --to edge "
-                "--statistics first, the page then uses them."
-            )
-        _write_page(source, out, bits, runtime, title, examples, draw, overwrite, trust, network)
+    of_page = {"--bits": bits, "--runtime": runtime, "--title": title, "--examples": examples, "--draw": draw}
+    if to is not Target.page and (given := [name for name, value in of_page.items() if value is not None]):
+        raise InputError(f"{given[0]} is for --to page; leave it out.")
+    if statistics is not None and to is not Target.edge:
+        raise InputError("--statistics is for --to edge; leave it out.")
+    if (license_name is not None or dataset) and to is not Target.hub:
+        raise InputError("--license and --dataset are for the model card of --to hub; leave them out.")
+    chosen = None if statistics is None else STATISTICS[statistics]
+    if to is Target.edge:
+        if out is not None:
+            raise InputError("--to edge writes into the folder of the bases, so --out must be left out.")
+        if (folder := bases_at(source)).is_dir():
+            writable(folder)
+        made = export_edge(source, statistics=chosen, overwrite=overwrite, trust=trust, network=network)
+        say(_verified(made.errors.largest))
+        for name, size in made.sizes.items():
+            say(f"{made.folder / name}  {size:,} bytes")
+        say(f"A step of {made.batch} images needs about {made.memory / 1e6:,.0f} MB and the runtime.")
         return
-    if wrong := [name for name, value in of_page.items() if value is not None]:
-        raise InputError(f"{wrong[0]} is for --to page, but --to {to.value} was asked for; leave it out.")
-    writable(bases_at(source))
-    made = export_edge(
-        source, statistics=None if statistics is None else statistics.value, overwrite=overwrite, trust=trust,
-        network=network,
-    )  # fmt: skip
-    say(f"Verified against torch in float64: the largest relative difference is {made.errors.largest:.0e}.")
-    for name, size in made.sizes.items():
-        say(f"{made.folder / name}  {size:,} bytes")
-    say(f"A step of 16 images needs about {made.memory / 1e6:,.0f} MB.")
-
-
-def _write_page(
-    source: Path,
-    out: Path | None,
-    bits: PageBits | None,
-    runtime: Path | None,
-    title: str | None,
-    examples: Path | None,
-    draw: bool | None,
-    overwrite: bool,
-    trust: bool,
-    network: str | None,
-) -> None:
-    from fedbasis.edge.page import TITLE, write_page
-
     if out is None:
-        raise InputError("--to page writes one file, but --out is missing; add it, such as --out fit.html.")
-    if out.exists() and not overwrite:
-        raise InputError(f"The output {out} must not exist yet, but it does; replace it with --overwrite.")
+        raise InputError(f"--to {to.value} needs --out, but it is missing; name the file or folder to write.")
     writable(out.parent)
-    made = write_page(
-        source, out, bits=PAGE_BITS[bits or PageBits.four], title=TITLE if title is None else title, draw=draw,
-        examples=examples, runtime_folder=runtime, trust=trust, network=network,
-    )  # fmt: skip
-    runtime_size = made.parts["runtime.wasm"] + made.parts["runtime.mjs"]
-    say(
-        f"{made.size:,} bytes, of which the bases are {made.parts['bases']:,} and the runtime {runtime_size:,}. "
-        "Open it in a browser; it needs no network."
-    )
-    say(f"Page: {out}")
+    if to is Target.page:
+        if out.exists() and not overwrite:
+            raise InputError(f"The output {out} must not exist yet, but it does; replace it with --overwrite.")
+        page = write_page(
+            source, out, bits=PAGE_BITS[bits or PageBits.four], title=title or TITLE, draw=draw, examples=examples,
+            runtime_folder=runtime, trust=trust, network=network,
+        )  # fmt: skip
+        say(
+            f"{page.size:,} bytes, of which {page.parts['bases']:,} are the bases and "
+            f"{page.parts['runtime.wasm'] + page.parts['runtime.mjs']:,} the runtime. It needs no network."
+        )
+        say(f"Page: {out}")
+        return
+    if to is Target.hub:
+        card = export_hub(
+            source, out, license_name=license_name or UNKNOWN, datasets=dataset, overwrite=overwrite, trust=trust,
+            network=network,
+        )  # fmt: skip
+        say(f"Model card: {card}")
+        return
+    write = export_onnx if to is Target.onnx else export_transformers
+    say(_verified(write(source, out, overwrite=overwrite, trust=trust, network=network)))
+    say(f"Model: {out}")
+
+
+def _verified(error: float) -> str:
+    return f"Verified against torch in float64: the largest relative difference is {error:.0e}."

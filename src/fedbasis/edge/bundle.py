@@ -23,7 +23,7 @@ from fedbasis.edge.capture import BATCH, capture
 from fedbasis.edge.external import point_into
 from fedbasis.edge.memory import peak_bytes
 from fedbasis.edge.packages import onnx
-from fedbasis.edge.skeleton import describe, skeleton
+from fedbasis.edge.skeleton import describe, model_metadata, skeleton
 from fedbasis.edge.step import MOMENTUM, NewClientGraphs
 from fedbasis.edge.translate import translate
 from fedbasis.edge.verify import Errors, verify
@@ -55,12 +55,14 @@ class EdgeBundle:
         sizes: Bytes of every file.
         errors: The largest relative differences from torch in float64.
         memory: Bytes that a training step needs, without the runtime.
+        batch: Images of that step.
     """
 
     folder: Path
     sizes: dict[str, int]
     errors: Errors
     memory: int
+    batch: int
 
 
 def export_edge(
@@ -103,7 +105,8 @@ def export_edge(
     describe(models[SKELETON], model_metadata(card))
     files = {name: model.SerializeToString(deterministic=True) for name, model in models.items()}
     errors = verify(graphs, state, files, folder)
-    memory = peak_bytes(captured[STEP].graph, Adaptation().batch) + 2 * _bytes_of(graphs)
+    batch = Adaptation().batch
+    memory = peak_bytes(captured[STEP].graph, batch) + 2 * _bytes_of(graphs)
     about = _about(graphs, card, state, memory)
     if overwrite:
         for name in there:  # edge.json first: while it is missing there is no bundle
@@ -115,7 +118,7 @@ def export_edge(
     about["files"] = {name: sha256_of(folder / name) for name in names}
     write_json(folder / ABOUT, about)
     sizes = {name: (folder / name).stat().st_size for name in (*sorted(files), ABOUT)}
-    return EdgeBundle(folder=folder, sizes=sizes, errors=errors, memory=memory)
+    return EdgeBundle(folder=folder, sizes=sizes, errors=errors, memory=memory, batch=batch)
 
 
 def require_coefficients(method: Method, state: State) -> None:
@@ -167,7 +170,7 @@ def _captured(graphs: NewClientGraphs) -> dict[str, CapturedGraph]:
     pixels = torch.zeros(BATCH, *sides(how.resolution), task.network.channels, dtype=torch.uint8)
     labels, rates = torch.zeros(BATCH, dtype=torch.int64), torch.zeros(3)
     weight = {"weight": torch.zeros(())} if graphs.has_statistics and graphs.statistics == "shrunk" else {}
-    model = {name: state[name] for name in ("psi", "offset", "statistics") if name in state}
+    model = {name: value for name, value in state.items() if name in ("psi", "offset", "statistics")}
     made = {
         STEP: _capture(graphs, graphs.step, {**state, **weight, "pixels": pixels, "labels": labels, "rates": rates}),
         APPLY: _capture(graphs, graphs.apply, {**model, **weight, "pixels": pixels}),
@@ -203,19 +206,6 @@ def _matrices(graphs: NewClientGraphs) -> list[tuple[str, list[Any]]]:
 def _bytes_of(graphs: NewClientGraphs) -> int:
     rows = graphs.method.config.bases + graphs.method.config.major
     return 4 * rows * sum(shape.numel() for shape in graphs.method.task.layout.shapes.values())
-
-
-def model_metadata(card: artifact.Card) -> dict[str, Any]:
-    """Return what an ONNX model says about itself: classes and preprocessing."""
-    pixels = card.preprocessing
-    return {
-        "classes": card.classes,
-        "resolution": list(sides(pixels.resolution)),
-        "input": list(sides(card.architecture.resolution)),
-        "channels": card.architecture.channels,
-        "mean": list(pixels.mean),
-        "std": list(pixels.std),
-    }
 
 
 def _about(graphs: NewClientGraphs, card: artifact.Card, state: State, memory: int) -> dict[str, Any]:

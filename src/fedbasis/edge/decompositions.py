@@ -250,4 +250,4 @@ def table() -> dict[Any, Callable[..., Any]]:
     """Return all decompositions by operator."""
     from torch._decomp import core_aten_decompositions
 
-    return {**dict(core_aten_decompositions().items()), **OWN}
+    return {**dict(core_aten_decompositions()), **OWN}

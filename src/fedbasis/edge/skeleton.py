@@ -17,7 +17,8 @@ from torch.func import functional_call
 from fedbasis.edge.capture import BATCH, capture
 from fedbasis.edge.step import traceable
 from fedbasis.edge.translate import translate
-from fedbasis.networks.models import Network
+from fedbasis.networks.models import Network, sides
+from fedbasis.serving import artifact
 
 FLOAT = 1
 """The number of float32 in ONNX."""
@@ -42,6 +43,19 @@ def skeleton(network: Network, image: str = "images") -> Any:
     model = translate(graph, [image, *names], ["logits"], "model", [True, *[False] * len(names)])
     del model.graph.input[1:]
     return model
+
+
+def model_metadata(card: artifact.Card) -> dict[str, Any]:
+    """Return what an ONNX model says about itself: classes and preprocessing."""
+    pixels = card.preprocessing
+    return {
+        "classes": card.classes,
+        "resolution": list(sides(pixels.resolution)),
+        "input": list(sides(card.architecture.resolution)),
+        "channels": card.architecture.channels,
+        "mean": list(pixels.mean),
+        "std": list(pixels.std),
+    }
 
 
 def describe(model: Any, about: Mapping[str, Any]) -> None:

@@ -26,23 +26,13 @@ BETAS, EPSILON = (0.9, 0.999), 1e-8
 """Of Adam, as in ``networks.train.FlatAdam``."""
 MOMENTUM = 0.9
 """Of SGD, as ``fedbasis personalize`` has it."""
-
-
-class SpatialMean(nn.Module):
-    """``AdaptiveAvgPool2d(1)`` as a mean: torch's own backward pass cannot be traced with a batch of any size."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the means over the pixels, [N, C, 1, 1]."""
-        return x.mean((2, 3), keepdim=True)
+CHUNK = 4096
+"""Numbers that are summed at once: a float32 sum over millions of products loses digits."""
 
 
 def traceable(module: nn.Module) -> nn.Module:
-    """Copy a network, with layers that cannot be traced replaced by others that compute the same."""
+    """Copy a network, without the counters of its normalization layers, which are changed in place."""
     copy = deepcopy(module)
-    for parent in list(copy.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, nn.AdaptiveAvgPool2d) and child.output_size in (1, (1, 1)):
-                setattr(parent, name, SpatialMean())
     for name, layer in copy.named_modules():
         if isinstance(layer, _NormBase) and layer.track_running_stats:
             layer.num_batches_tracked = None  # it is counted for momentum None only
@@ -52,6 +42,16 @@ def traceable(module: nn.Module) -> nn.Module:
                     "None; set a number."
                 )
     return copy
+
+
+def require_no_dropout(module: nn.Module) -> None:
+    """Raise an ``InputError`` for a network with dropout: a graph has no random numbers."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
+            raise InputError(
+                f"The edge export needs a network without random layers, but '{name}' is a dropout of {layer.p:g}; "
+                "train with a rate of 0, or export with --statistics frozen if the network has statistics."
+            )
 
 
 class MeasuredNetwork:
@@ -104,9 +104,11 @@ class NewClientGraphs:
         layout, how = method.task.layout, method.task.recipe.preprocessing
         self.module = traceable(method.task.network.build()).to(dtype)
         """The network; its weights are not used."""
-        self._measuring = MeasuredNetwork(self.module)
         self.has_statistics = has_statistics(self.module)
         """Whether the network has running statistics; if not, all choices of statistics are the same."""
+        if self.trains_by_batch:
+            require_no_dropout(self.module)
+        self._measuring = MeasuredNetwork(self.module)
         self.blocks = range(len(layout.blocks))
         self.classifier = layout.block_of(method.task.classifier)
         """The number of the classifier's block."""
@@ -115,6 +117,11 @@ class NewClientGraphs:
         self._scale = torch.tensor([1 / (255 * s) for s in how.std], dtype=dtype)
         self._shift = torch.tensor([-m / s for m, s in zip(how.mean, how.std, strict=True)], dtype=dtype)
         self._class_numbers = torch.arange(method.task.network.classes)
+
+    @property
+    def trains_by_batch(self) -> bool:
+        """Whether the network is in training mode during a step."""
+        return self.statistics == "own" or not self.has_statistics
 
     @property
     def keeps_statistics(self) -> bool:
@@ -155,7 +162,7 @@ class NewClientGraphs:
 
     def named(self, flats: Sequence[Tensor], trained: bool) -> dict[str, Tensor]:
         """Return named tensors from one flat vector per block."""
-        made = {}
+        made: dict[str, Tensor] = {}
         for block in self.blocks:
             if entries := self.entries(block, trained):
                 parts = flats[block].split_with_sizes([entry.stop - entry.start for entry in entries])
@@ -169,8 +176,8 @@ class NewClientGraphs:
 
     def forward(
         self, module: nn.Module, weights: Mapping[str, Tensor], statistics: Tensor | None, pixels: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the logits, and the flat statistics after the pass."""
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the logits, and the flat ``statistics`` after the pass, if there are any."""
         kept = {}
         if statistics is not None:
             split = self.named(statistics.split_with_sizes(self.statistics_sizes), False)
@@ -178,13 +185,13 @@ class NewClientGraphs:
         constants = {name: value.clone() for name, value in self._integers.items()}
         logits: Tensor = functional_call(module, {**weights, **kept, **constants}, (self.inputs(pixels),))
         order = [entry.name for block in self.blocks for entry in self.entries(block, False)]
-        return logits, torch.cat([kept[name].reshape(-1) for name in order]) if kept else None
+        return logits, {"statistics": torch.cat([kept[name].reshape(-1) for name in order])} if kept else {}
 
     def loss(
         self, flats: Sequence[Tensor], statistics: Tensor | None, pixels: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the mean cross entropy of a batch, and the statistics after the pass."""
-        module = self.module.train(self.statistics == "own" or not self.has_statistics)
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the mean cross entropy of a batch, and the ``statistics`` after the pass, if there are any."""
+        module = self.module.train(self.trains_by_batch)
         logits, kept = self.forward(module, self.named(flats, True), statistics, pixels)
         wanted = (labels.unsqueeze(1) == self._class_numbers).to(logits.dtype)
         return -(torch.log_softmax(logits, 1) * wanted).sum(1).mean(), kept
@@ -195,18 +202,17 @@ class NewClientGraphs:
         flats = self.combined(bases, psi, offset)
         statistics = self._statistics(bases, state)
 
-        def loss_of(flats: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        def loss_of(flats: Sequence[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
             return self.loss(flats, statistics, state["pixels"], state["labels"])
 
         gradients, (loss, kept) = grad_and_value(loss_of, has_aux=True)(flats)
         # The first row's coefficient has gradient <V_0 - V_0, g>: up to a constant, which the softmax does not see.
-        of_c = torch.stack([(_apart(bases[b]) @ gradients[b].unsqueeze(1)).reshape(-1) for b in self.blocks])
+        of_c = torch.stack([_pulled_back(bases[b], gradients[b]) for b in self.blocks])
         of_c = torch.cat([torch.zeros_like(psi[:, :1]), of_c], 1)
         new = self._psi_step(state, coefficients.pull_back(psi, of_c, self.method.config.major), rates[0])
         velocity = MOMENTUM * state["velocity"] + gradients[self.classifier] + rates[2] * flats[self.classifier]
         new |= {"offset": offset - rates[1] * velocity, "velocity": velocity}
-        if self.keeps_statistics and kept is not None:
-            new["statistics"] = kept
+        new |= kept if self.keeps_statistics else {}
         return {"loss": loss, **{f"{name}_out": value for name, value in new.items()}}
 
     def _psi_step(self, state: Mapping[str, Tensor], gradient: Tensor, rate: Tensor) -> dict[str, Tensor]:
@@ -242,11 +248,26 @@ class NewClientGraphs:
 
 
 def _apart(matrix: Tensor) -> Tensor:
-    return matrix[1:] - matrix[:1]
+    """Return how far the bases are from the first, in chunks: [chunks, rows - 1, numbers]."""
+    apart = matrix[1:] - matrix[:1]
+    size = min(apart.shape[1], CHUNK)
+    chunks = -(-apart.shape[1] // size)
+    if missing := chunks * size - apart.shape[1]:
+        apart = nn.functional.pad(apart, (0, missing))
+    return apart.reshape(-1, chunks, size).transpose(0, 1)
 
 
 def _combine(matrix: Tensor, c: Tensor) -> Tensor:
-    return matrix[0] + (c[1:].unsqueeze(0) @ _apart(matrix)).reshape(-1)
+    return matrix[0] + (c[1:].reshape(1, 1, -1) @ _apart(matrix)).reshape(-1)[: matrix.shape[1]]
+
+
+def _pulled_back(matrix: Tensor, gradient: Tensor) -> Tensor:
+    """Return the gradient by the coefficients of all rows but the first."""
+    apart = _apart(matrix)
+    chunks, _, size = apart.shape
+    if missing := chunks * size - len(gradient):
+        gradient = nn.functional.pad(gradient, (0, missing))
+    return (apart @ gradient.reshape(chunks, size, 1)).sum(0).reshape(-1)
 
 
 def _cropped(pixels: Tensor, how: Preprocessing) -> Tensor:

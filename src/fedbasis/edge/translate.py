@@ -170,21 +170,10 @@ def handler_of(target: Any) -> Handler:
     """Return the translation of an operator; an error by its name if there is none."""
     if target in HANDLERS:
         return HANDLERS[target]
-    if str(target) in DROPOUT:
-        raise InputError(
-            "The edge export needs a network without random layers, but this one has dropout (operator "
-            f"'{target}'); set its rate to 0."
-        )
     raise InputError(
-        f"The edge export knows no ONNX form of the operator '{target}', which this network uses; replace the layer "
-        "that needs it."
+        f"An export to ONNX needs a form of every operator, but there is none of '{target}', which this network uses; "
+        "replace the layer that needs it."
     )
-
-
-DROPOUT = {
-    "aten.native_dropout.default", "aten.rand_like.default", "aten.bernoulli.p", "aten.bernoulli.default",
-    "aten.rand.default", "aten.bernoulli_.float", "aten.empty_like.default", "aten.empty.memory_format",
-}  # fmt: skip
 
 
 def handles(*targets: Any) -> Callable[[Handler], Handler]:
@@ -292,6 +281,11 @@ def _rsqrt(work: Translation, node: fx.Node, x: Any) -> str:
     return work.emit("Reciprocal", [work.emit("Sqrt", [work.one(x)])])
 
 
+@handles(aten.log1p.default)
+def _log1p(work: Translation, node: fx.Node, x: Any) -> str:
+    return work.emit("Log", [work.emit("Add", [work.one(x), work.constant(1.0, _result(node))])])
+
+
 @handles(aten.where.self)
 def _where(work: Translation, node: fx.Node, condition: Any, a: Any, b: Any) -> str:
     dtype = _result(node)
@@ -396,7 +390,7 @@ def _convolution(
         list(value) * (every if len(value) == 1 else 1) for value in (stride, padding, dilation)
     )
     inputs = [work.one(x), work.one(w), *([] if bias is None else [work.one(bias)])]
-    shared = {
+    shared: dict[str, Any] = {
         "kernel_shape": kernel, "strides": stride, "dilations": dilation, "group": groups, "pads": [*padding, *padding]
     }  # fmt: skip
     if transposed:

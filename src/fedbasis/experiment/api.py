@@ -31,6 +31,7 @@ from fedbasis.networks.train import Examples, predict
 from fedbasis.serving import artifact, new_client
 from fedbasis.serving.evaluation import EvaluationPlan, ResultRow, summarize
 from fedbasis.serving.evaluation import evaluate as evaluate_clients
+from fedbasis.serving.hub_download import SCHEME, downloaded
 from fedbasis.serving.tables import from_record
 from fedbasis.tensors.packed import packed
 from fedbasis.tensors.params import State
@@ -459,7 +460,8 @@ def load(folder: Folder, *, trust: bool = False, network: NetworkSource | None =
     """Load what was saved: bases (or a run folder that holds them), or a personal model.
 
     Args:
-        folder: What ``save``, ``train(out=...)``, ``fedbasis train`` or ``fedbasis personalize`` wrote.
+        folder: What ``save``, ``train(out=...)``, ``fedbasis train`` or ``fedbasis personalize`` wrote; or
+            ``"hf://org/name@revision"`` for such a folder on the Hugging Face Hub (needs huggingface_hub).
         trust: Whether code that the folder names may be run: a network or a method that is not built in.
         network: Your own network, in place of the one that the folder names.
 
@@ -474,6 +476,8 @@ def load(folder: Folder, *, trust: bool = False, network: NetworkSource | None =
         ...     print(str(error)[-34:])
         there is no folder no/such/folder.
     """
+    if isinstance(folder, str) and folder.startswith(SCHEME):
+        folder = downloaded(folder)
     path = new_client.bases_at(Path(folder))
     kind = artifact.read_card(path).kind
     card, state = artifact.load(path, kind, trust, network)
