@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -149,7 +149,7 @@ def test_onnx_gives_the_same_classes_as_safetensors(fitted: dict[str, Any], mine
 class Listener(BaseHTTPRequestHandler):
     """Counts requests."""
 
-    arrived: list[str] = []
+    arrived: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
         Listener.arrived.append(self.path)

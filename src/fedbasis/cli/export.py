@@ -56,7 +56,8 @@ def export(
         Target,
         typer.Option(
             help="edge: graphs beside the bases, with which a new client personalizes in any ONNX runtime. page: "
-            "one HTML file that personalizes the bases in a browser, offline. onnx: a personal model as one file. transformers: a personal model as a folder for Transformers.js and Optimum. "
+            "one HTML file that personalizes the bases in a browser, offline. onnx: a personal model as one file. "
+            "transformers: a personal model as a folder for Transformers.js and Optimum. "
             "hub: bases or a model in a folder with a model card."
         ),
     ],

@@ -56,7 +56,6 @@ class App {
     find("about").textContent = `${plural(this.classes.length, "class", "classes")}: ${names}.`;
     const { enough } = this.page.hold_out;
     find("advice").textContent = `Two classes are enough to begin; five or more images of a class are better. From ${enough} images on, a fifth is held out to measure the accuracy. The small pictures below are what the model sees.`;
-    find("folder-hint").textContent = "with one folder of images per class";
     const canFolder = "webkitdirectory" in find("folder") && !this.touch; // few phones can choose a folder
     find("folder-label").hidden = find("folder-hint").hidden = !canFolder;
     if (this.page.examples) {
@@ -127,6 +126,7 @@ class App {
       this.update();
     });
     // A class whose name is one key: press it to add the drawing.
+    find("draw-keys").hidden = this.touch || !this.classes.every((name) => [...name].length === 1);
     document.addEventListener("keydown", (event) => {
       const label = this.classes.indexOf(event.key);
       const elsewhere = event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select");
@@ -343,7 +343,7 @@ class App {
   }
 
   show() {
-    const { way, before, after, heldOut, images, epochs, tried, alpha, losses, judged, files, seconds } = this.result;
+    const { way, before, after, heldOut, images, epochs, tried, alpha, losses, judged, files, seconds, counts } = this.result;
     const { enough } = this.page.hold_out;
     for (const id of ["scores", "try", "take"]) find(id).hidden = false;
     find("before").textContent = percent(before);
@@ -362,6 +362,9 @@ class App {
     if (!heldOut) notes.push(`On images that a model was fitted to, its accuracy is too high; from ${enough} images on, some are held out.`);
     if (!tried && after <= before) notes.push("The personal model is not better on these images than the one it started from.");
     find("notes").textContent = notes.join(" ");
+    const unseen = this.classes.filter((_, label) => !counts[label]);
+    const some = unseen.length > 10 ? `${unseen.slice(0, 10).join(", ")} …` : unseen.join(", ");
+    find("unseen").textContent = unseen.length && way !== "none" ? `It was fitted without images of ${some}, so it will hardly say ${unseen.length === 1 ? "this class" : "these classes"}.` : "";
     find("judged-title").textContent = heldOut ? "Held-out images" : "The images it was fitted to";
     find("judged-note").textContent = `In bold the class of an image; below it what the model says${way === "none" ? "" : ", before → after"}.${judged.length > MOST_JUDGED ? ` The first ${MOST_JUDGED} of ${judged.length}.` : ""}`;
     find("judged").replaceChildren(...judged.slice(0, MOST_JUDGED).map((one) => this.verdict(one, way)));

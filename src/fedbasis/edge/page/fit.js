@@ -31,7 +31,7 @@ class Fit {
     for (const [name, shape] of Object.entries(this.about.state)) {
       state[name] = new Float32Array(shape.reduce((a, b) => a * b, 1));
     }
-    if (this.about.statistics === "own") state.statistics.set(this.combined(state, false));
+    if (this.about.statistics === "own" && state.statistics) state.statistics.set(this.combined(state, false));
     return state;
   }
 
@@ -61,7 +61,7 @@ class Fit {
 
   // The statistics of the normalization layers: the client's own, those of the bases, or between them by a weight.
   statisticsOf(state) {
-    if (this.about.statistics === "own") return state.statistics;
+    if (this.about.statistics === "own" && state.statistics) return state.statistics;
     const flat = this.combined(state, false);
     return this.about.statistics === "shrunk" ? flat.map((value, i) => value + state.weight[0] * (state.statistics[i] - value)) : flat;
   }
