@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedbasis.edge.bundle import ABOUT, APPLY, MEASURE, SKELETON, STEP, export_edge, state_of
+from fedbasis.edge.bundle import ABOUT, APPLY, COMBINE, MEASURE, SKELETON, STEP, export_edge, state_of
 from fedbasis.edge.packages import onnx, session
 from fedbasis.edge.skeleton import float_arrays, with_weights
 from fedbasis.edge.step import BETAS, NewClientGraphs
@@ -23,6 +23,7 @@ from fedbasis.networks.models import Network
 from fedbasis.networks.statistics import statistics_of, with_statistics
 from fedbasis.networks.train import Examples, Recipe, batches, forward
 from fedbasis.serving import artifact
+from fedbasis.serving.bundle import bundle
 from fedbasis.serving.new_client import method_of
 from fedbasis.tensors.flat import FlatModel
 from pflbed.errors import InputError
@@ -30,7 +31,7 @@ from pflbed.files import sha256_of
 from serving.artifacts import bases_of, card_of
 
 NETWORK = Network("cnn-small", 3, 8, {"norm": "batch", "width": 8})
-GRAPHS = (STEP, APPLY, MEASURE, SKELETON)
+GRAPHS = (STEP, APPLY, COMBINE, MEASURE, SKELETON)
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +39,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Published bases with their graphs."""
     made = tmp_path_factory.mktemp("edge") / "bases"
     artifact.save(made, bases_of(NETWORK), card_of(NETWORK))
-    bundle = export_edge(made)
-    assert bundle.errors.largest < 1e-5
-    assert bundle.memory > 0
-    assert set(bundle.sizes) == {*GRAPHS, ABOUT}
+    exported = export_edge(made)
+    assert exported.errors.largest < 1e-5
+    assert exported.memory > 0
+    assert set(exported.sizes) == {*GRAPHS, ABOUT}
     return made
 
 
@@ -170,6 +171,16 @@ def test_the_same_bytes_again_and_no_overwriting(folder: Path, tmp_path: Path) -
     export_edge(tmp_path / "again", overwrite=True)
     for name in (*GRAPHS, ABOUT):
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes(), name
+
+
+def test_coded_bases_are_decoded_by_the_graphs(folder: Path, tmp_path: Path) -> None:
+    """As torch decodes them: the export compares both."""
+    bundle(folder, tmp_path / "coded", bits=4)
+    made = export_edge(tmp_path / "coded", statistics="shrunk")
+    assert made.errors.largest < 1e-5
+    assert made.sizes.keys() == {*GRAPHS, ABOUT}
+    about = json.loads((tmp_path / "coded" / ABOUT).read_text(encoding="utf-8"))
+    assert (about["statistics"], about["prior_images"]) == ("shrunk", 16)
 
 
 def test_artifacts_that_cannot_be_exported(folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
     step.onnx         state, pixels, labels, rates -> loss, state: one training step
     apply.onnx        state, pixels -> logits
+    combine.onnx      state -> the weights of the current model
     statistics.onnx   pixels -> their normalization statistics, from which training starts; if the network has any
     skeleton.onnx     images -> logits, without weights: what a client completes to its own model
     edge.json         what these need, and the digests of all files
@@ -40,7 +41,9 @@ from pflbed.errors import InputError
 from pflbed.files import replacing, sha256_of, write_json
 
 FORMAT = 1
-STEP, APPLY, MEASURE, SKELETON, ABOUT = "step.onnx", "apply.onnx", "statistics.onnx", "skeleton.onnx", "edge.json"
+STEP, APPLY, COMBINE = "step.onnx", "apply.onnx", "combine.onnx"
+MEASURE, SKELETON, ABOUT = "statistics.onnx", "skeleton.onnx", "edge.json"
+FILES = (ABOUT, STEP, APPLY, COMBINE, MEASURE, SKELETON)
 WAY = "coefficients+classifier"
 RATE = 0.005
 """The default of ``fedbasis personalize``."""
@@ -84,16 +87,12 @@ def export_edge(
     """
     folder = bases_at(bases)
     onnx()  # before anything takes time
-    if artifact.read_card(folder).coding is not None:
-        raise InputError(
-            f"The edge export needs bases as they were published, but {folder} are coded; give the original."
-        )
     card, state = artifact.load(folder, "bases", trust, network)
     method = method_of(card, network)
     require_fit(method, state, str(folder))
     require_coefficients(method, state)
     assert isinstance(method, FedBasis)
-    there = [name for name in (ABOUT, STEP, APPLY, MEASURE, SKELETON) if (folder / name).exists()]
+    there = [name for name in FILES if (folder / name).exists()]
     if there and not overwrite:
         raise InputError(
             f"The output {folder / there[0]} must not exist yet, but it does; replace it with --overwrite."
@@ -174,10 +173,16 @@ def _captured(graphs: NewClientGraphs) -> dict[str, CapturedGraph]:
     made = {
         STEP: _capture(graphs, graphs.step, {**state, **weight, "pixels": pixels, "labels": labels, "rates": rates}),
         APPLY: _capture(graphs, graphs.apply, {**model, **weight, "pixels": pixels}),
+        COMBINE: _capture(graphs, graphs.combine, {**_used(graphs, model), **weight}),
     }
     if "statistics" in state:
         made[MEASURE] = _capture(graphs, graphs.measure, {"pixels": pixels})
     return made
+
+
+def _used(graphs: NewClientGraphs, model: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return what the weights of a model depend on; a client's own statistics are part of the model as they are."""
+    return {name: value for name, value in model.items() if name != "statistics" or graphs.combines_statistics}
 
 
 def _capture(

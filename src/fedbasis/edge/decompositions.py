@@ -189,14 +189,13 @@ def batch_norm_backward(
         mean, inverse = running_mean, torch.rsqrt(running_var + eps)
     assert mean is not None
     assert inverse is not None
-    hat = (x - _channels(mean, x)) * _channels(inverse, x)
-    gb, gw = gy.sum(over), (gy * hat).sum(over)
-    scale = _channels(inverse if weight is None else weight * inverse, x)
-    if training:
+    centred = x - _channels(mean, x)
+    gb, gw = gy.sum(over), (gy * centred).sum(over) * inverse
+    scale = inverse if weight is None else weight * inverse
+    gx = gy * _channels(scale, x)
+    if training:  # numbers per channel are multiplied first: every product with a whole batch takes time
         count = x.numel() // x.shape[1]
-        gx = scale * (gy - (_channels(gb, x) + hat * _channels(gw, x)) / count)
-    else:
-        gx = gy * scale
+        gx = gx - centred * _channels(scale * inverse * gw / count, x) - _channels(scale * gb / count, x)
     return gx, gw if mask[1] else None, gb if mask[2] else None
 
 

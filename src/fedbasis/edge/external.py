@@ -1,9 +1,11 @@
 """The bases of a graph as external data: its constants point into the published ``tensors.safetensors``.
 
-So a graph holds no weights, and the numbers are on disk once. The file must be beside the graph.
+So a graph holds no weights, and the numbers are on disk once. The file must be beside the graph. Coded bases
+(``tensors.compact``) are decoded by operators of the graph, which a runtime computes once, when it opens it.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,13 @@ from fedbasis.edge.packages import onnx
 from fedbasis.edge.translate import type_number
 from fedbasis.serving.artifact import TENSORS
 from fedbasis.tensors.blocks import LayoutEntry
+from fedbasis.tensors.compact import CODES, MEAN, OFFSET, REFERENCE, SCALES, VECTORS
 from fedbasis.tensors.files import TensorPlace, read_places
 
+Matrices = Sequence[tuple[str, Sequence[LayoutEntry]]]
 
-def point_into(
-    model: Any, folder: Path, matrices: Sequence[tuple[str, Sequence[LayoutEntry]]], groups: Sequence[str]
-) -> None:
+
+def point_into(model: Any, folder: Path, matrices: Matrices, groups: Sequence[str]) -> None:
     """Replace inputs of a graph by constants that are in the file of the published tensors.
 
     Args:
@@ -27,32 +30,111 @@ def point_into(
         matrices: Names of the inputs, each with the tensors that a row of it consists of.
         groups: The groups of the file, one per row.
     """
-    places = read_places(folder / TENSORS)
-    graph, helper = model.graph, onnx().helper
-    names = {name for name, _ in matrices}
+    graph, names = model.graph, {name for name, _ in matrices}
     kept = [one for one in graph.input if one.name not in names]
     del graph.input[:]
     graph.input.extend(kept)
-    before = []
+    reading = Reading(read_places(folder / TENSORS))
     for name, entries in matrices:
-        rows = []
-        for number, group in enumerate(groups):
-            parts = [f"{group}/{entry.name}" for entry in entries]
-            for part, entry in zip(parts, entries, strict=True):
-                graph.initializer.append(_external(part, [1, entry.stop - entry.start], places[part]))
-            rows.append(f"{name}_row_{number}")
-            before.append(helper.make_node("Concat", parts, [rows[-1]], axis=1))
-        before.append(helper.make_node("Concat", rows, [name], axis=0))
+        rows = [
+            reading.emit("Concat", [reading.row(group, entry) for entry in entries], f"{name}_row_{i}", axis=1)
+            for i, group in enumerate(groups)
+        ]
+        reading.emit("Concat", rows, name, axis=0)
     after = list(graph.node)
     del graph.node[:]
-    graph.node.extend([*before, *after])
+    graph.node.extend([*reading.nodes, *after])
+    graph.initializer.extend(reading.initializers)
 
 
-def _external(name: str, dims: Sequence[int], place: TensorPlace) -> Any:
-    tensor = onnx().TensorProto(name=name, data_type=type_number(torch.float32), dims=dims)
-    assert place.dtype == torch.float32
-    assert place.stop - place.start == 4 * dims[0] * dims[1]
-    tensor.data_location = onnx().TensorProto.EXTERNAL
-    for key, value in (("location", TENSORS), ("offset", place.start), ("length", place.stop - place.start)):
-        tensor.external_data.add(key=key, value=str(value))
-    return tensor
+@dataclass
+class Reading:
+    """The part of a graph that reads the bases, while it is made."""
+
+    places: dict[str, TensorPlace]
+    nodes: list[Any] = field(default_factory=list)
+    initializers: list[Any] = field(default_factory=list)
+    _made: dict[str, str] = field(default_factory=dict)
+
+    def row(self, group: str, entry: LayoutEntry) -> str:
+        """Return the name of a tensor of a basis, as float32 [1, numbers]."""
+        count = entry.stop - entry.start
+        if (plain := f"{group}/{entry.name}") in self.places:
+            return self.external(plain, [1, count])
+        return self.emit("Reshape", [self._decoded(group, entry), self.integers([1, count])])
+
+    def _decoded(self, group: str, entry: LayoutEntry) -> str:
+        """Return the name of a tensor of a coded basis, with the arithmetic of ``tensors.compact.decode``."""
+        near = self._reference(entry)
+        if f"{REFERENCE}{group}/{entry.name}" in self.places:
+            return near
+        if len(entry.shape) <= 1:
+            key = f"{VECTORS}{group}/{entry.name}"
+            half = self._float(self.external(key, entry.shape))
+            return half if self.places[key].dtype == torch.bfloat16 else self.emit("Add", [near, half])
+        codes = self._float(self._codes(f"{CODES}{group}/{entry.name}", entry))
+        channels = [entry.shape[0], *[1] * (len(entry.shape) - 1)]
+        scales = self.external(f"{SCALES}{group}/{entry.name}", channels)
+        return self.emit("Add", [self.emit("Mul", [codes, scales]), near])
+
+    def _reference(self, entry: LayoutEntry) -> str:
+        if entry.name not in self._made:
+            (key,) = (k for k in self.places if k == f"{MEAN}/{entry.name}" or _is_reference(k, entry.name))
+            name = self.external(key, entry.shape)
+            self._made[entry.name] = name if self.places[key].dtype == torch.float32 else self._float(name)
+        return self._made[entry.name]
+
+    def _codes(self, key: str, entry: LayoutEntry) -> str:
+        if self.places[key].dtype == torch.int8:
+            return self.external(key, entry.shape)
+        count = entry.stop - entry.start
+        both = self._cast(self.external(key, [-(-count // 2), 1]), torch.int32)
+        high = self.emit("Div", [both, self.integers([16], torch.int32)])
+        low = self.emit("Sub", [both, self.emit("Mul", [high, self.integers([16], torch.int32)])])
+        pairs = self.emit("Reshape", [self.emit("Concat", [low, high], axis=1), self.integers([-1])])
+        if count % 2:
+            pairs = self.emit("Slice", [pairs, self.integers([0]), self.integers([count])])
+        codes = self.emit("Sub", [pairs, self.integers([OFFSET], torch.int32)])
+        return self.emit("Reshape", [codes, self.integers(entry.shape)])
+
+    def _float(self, name: str) -> str:
+        return self._cast(name, torch.float32)
+
+    def _cast(self, name: str, dtype: torch.dtype) -> str:
+        return self.emit("Cast", [name], to=type_number(dtype))
+
+    def emit(self, kind: str, inputs: Sequence[str], name: str | None = None, **attributes: Any) -> str:
+        """Append a node and return the name of its output."""
+        made = name or f"b{len(self.nodes)}"
+        self.nodes.append(onnx().helper.make_node(kind, list(inputs), [made], **attributes))
+        return made
+
+    def integers(self, values: Sequence[int], dtype: torch.dtype = torch.int64) -> str:
+        """Return the name of a constant vector of integers."""
+        name = f"i{dtype.itemsize}_{'_'.join(map(str, values))}"
+        if name not in self._made:
+            self._made[name] = name
+            self.initializers.append(
+                onnx().TensorProto(
+                    name=name, data_type=type_number(dtype), dims=[len(values)],
+                    raw_data=torch.tensor(list(values), dtype=dtype).numpy().tobytes(),
+                )
+            )  # fmt: skip
+        return name
+
+    def external(self, key: str, dims: Sequence[int]) -> str:
+        """Return the name of a constant that is in the file."""
+        place = self.places[key]
+        if key not in self._made:
+            self._made[key] = key
+            tensor = onnx().TensorProto(name=key, data_type=type_number(place.dtype), dims=dims)
+            assert torch.Size(dims).numel() * place.dtype.itemsize == place.stop - place.start
+            tensor.data_location = onnx().TensorProto.EXTERNAL
+            for name, value in (("location", TENSORS), ("offset", place.start), ("length", place.stop - place.start)):
+                tensor.external_data.add(key=name, value=str(value))
+            self.initializers.append(tensor)
+        return key
+
+
+def _is_reference(key: str, name: str) -> bool:
+    return key.startswith(REFERENCE) and key.rpartition("/")[2] == name

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from fedbasis.edge.bundle import ABOUT, APPLY, MEASURE, SKELETON, STEP
+from fedbasis.edge.bundle import FILES
 from fedbasis.edge.model import new_folder
 from fedbasis.networks.models import NetworkSource, sides
 from fedbasis.serving import artifact
@@ -54,7 +54,7 @@ def export_hub(
     card = artifact.read_card(folder)
     artifact.load(folder, card.kind, trust, network)  # a damaged artifact is not published
     with new_folder(out) as made:
-        for name in (artifact.CARD, artifact.TENSORS, ABOUT, STEP, APPLY, MEASURE, SKELETON):
+        for name in (artifact.CARD, artifact.TENSORS, *FILES):
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, made / name)
         (made / README).write_text(model_card(card, license_name, datasets or []), encoding="utf-8")

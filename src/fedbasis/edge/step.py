@@ -232,6 +232,13 @@ class NewClientGraphs:
         weights, statistics = self.named(flats, True), self._statistics(bases, state)
         return {"logits": self.forward(self.module.eval(), weights, statistics, state["pixels"])[0]}
 
+    def combine(self, bases: Sequence[Tensor], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the current model: its flat weights, block after block, and its statistics if they are combined."""
+        made = {"weights": torch.cat(self.combined(bases, state["psi"], state["offset"]))}
+        if self.combines_statistics and (used := self._statistics(bases, state)) is not None:
+            made["statistics_out"] = used
+        return made
+
     def measure(self, bases: Sequence[Tensor], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the statistics of a batch under the uniform combination, as ``statistics.statistics_of`` has them."""
         psi = bases[0].new_zeros(len(self.blocks), self.method.config.bases)

@@ -87,6 +87,9 @@ class Translation:
     initializers: list[Any] = field(default_factory=list)
     values: dict[fx.Node, str | tuple[str, ...]] = field(default_factory=dict)
     results: list[str] = field(default_factory=list)
+    views: dict[str, fx.Node] = field(default_factory=dict)
+    """What was reshaped, by the name of the result."""
+    _known: dict[tuple[Any, ...], str] = field(default_factory=dict)
     _constants: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
 
     def run(self, inputs: Sequence[str]) -> None:
@@ -104,8 +107,15 @@ class Translation:
                 self.values[node] = handler_of(node.target)(self, node, *node.args, **node.kwargs)
 
     def emit(self, kind: str, inputs: Sequence[str], count: int = 1, name: str | None = None, **attributes: Any) -> str:
-        """Append a node and return the name of its first output; the others have ``_1``, ``_2`` ... after it."""
+        """Append a node and return the name of its first output; the others have ``_1``, ``_2`` ... after it.
+
+        A node that is there already is used again.
+        """
+        key = (kind, tuple(inputs), count, repr(sorted(attributes.items())))
+        if name is None and key in self._known:
+            return self._known[key]
         first = name or f"v{len(self.nodes)}"
+        self._known[key] = first
         outputs = [first, *(f"{first}_{i}" for i in range(1, count))]
         self.nodes.append(onnx().helper.make_node(kind, list(inputs), outputs, **attributes))
         return first
@@ -471,7 +481,12 @@ def _view(work: Translation, node: fx.Node, x: Any, sides: Sequence[Any]) -> str
         sides = [-1 if unknown else side for unknown, side in zip(free, sides, strict=True)]
     if 0 in x.meta["val"].shape:
         return work.emit("Reshape", [work.one(x), work.shape(sides)], allowzero=1)
-    return work.emit("Reshape", [work.one(x), work.shape(sides)])
+    source = work.views.get(work.one(x), x)  # of several reshapes in a row, the last one counts
+    if all(isinstance(side, int) for side in sides) and source.meta["val"].shape == node.meta["val"].shape:
+        return work.one(source)
+    made = work.emit("Reshape", [work.one(source), work.shape(sides)])
+    work.views[made] = source
+    return made
 
 
 @handles(aten.permute.default)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedbasis.edge.packages import session
@@ -108,7 +109,7 @@ class TorchClient:
 
     def gradients(self, case: Case) -> Gradients:
         """Return the loss of a batch and its gradients."""
-        psi, offset = (value.to(self.dtype).requires_grad_() for value in (case.psi, case.offset))
+        psi, offset = (value.to(self.dtype, copy=True).requires_grad_() for value in (case.psi, case.offset))
         flats = self.graphs.combined(self.matrices, psi, offset)
         loss, after = self.graphs.loss(flats, self.statistics(case), case.pixels, case.labels)
         of_psi, of_offset = torch.autograd.grad(loss, [psi, offset])
@@ -133,6 +134,21 @@ class TorchClient:
         return self.graphs.forward(self.graphs.module.eval(), self.model(case), None, case.pixels)[0]
 
 
+def _combined(graphs: NewClientGraphs, combine: bytes, folder: Path, case: Case) -> dict[str, NDArray[np.float32]]:
+    """Return the current model by name, as a client without torch makes it."""
+    graph = session(combine, folder)
+    given = {"psi": case.psi, "offset": case.offset, "statistics": case.own, "weight": case.weight}
+    feeds = {one.name: given[one.name].numpy() for one in graph.get_inputs()}  # type: ignore[union-attr]
+    made = dict(zip((one.name for one in graph.get_outputs()), graph.run(None, feeds), strict=True))
+    flat, kept = torch.from_numpy(made["weights"]), case.own
+    if "statistics_out" in made:
+        kept = torch.from_numpy(made["statistics_out"])
+    sizes = [graphs.method.task.layout.size(block, True) for block in graphs.blocks]
+    named = graphs.named(flat.split_with_sizes(sizes), True)
+    named |= {} if kept is None else graphs.named(kept.split_with_sizes(graphs.statistics_sizes), False)
+    return float_arrays(named)
+
+
 def verify(graphs: NewClientGraphs, state: State, files: Mapping[str, bytes], folder: Path) -> Errors:
     """Run the graphs on random images and compare; an ``InputError`` if they differ by more than ``LARGEST``.
 
@@ -155,7 +171,7 @@ def verify(graphs: NewClientGraphs, state: State, files: Mapping[str, bytes], fo
     expected = exact.logits(case)
     (logits,) = session(files["apply.onnx"], folder).run(None, feeds)
     errors["logits"] = relative(logits, expected)
-    whole = with_weights(files["skeleton.onnx"], float_arrays(exact.model(case)))
+    whole = with_weights(files["skeleton.onnx"], _combined(graphs, files["combine.onnx"], folder, case))
     inputs = exact.graphs.inputs(case.pixels).float().contiguous().numpy()
     (logits,) = session(whole).run(None, {"images": inputs})
     errors["model"] = relative(logits, expected)
