@@ -25,10 +25,11 @@ from fedbasis.edge import runtime
 from fedbasis.edge.bundle import ABOUT, APPLY, MEASURE, SKELETON, STEP, export_edge
 from fedbasis.networks.models import NetworkSource
 from fedbasis.serving import artifact
-from fedbasis.serving.new_client import ENOUGH, HELD_OUT, bases_at, find_images, method_of, require_fit
+from fedbasis.serving.new_client import ENOUGH, HELD_OUT, bases_at, method_of, require_fit
 from fedbasis.tensors.compact import Bits
 from fedbasis.tensors.seeding import numpy_generator, seed_for
-from pflbed.errors import InputError
+from pflbed import scan_client
+from pflbed.errors import InputError, did_you_mean
 from pflbed.files import replacing, sha256_of
 from pflbed.foreign import read_json_object
 
@@ -261,7 +262,13 @@ def _drawable(card: artifact.Card) -> bool:
 
 def _examples(folder: Path, classes: Sequence[str]) -> list[dict[str, Any]]:
     """Read the files of ``<class>/<image>``, to be embedded as they are."""
-    paths = find_images([folder], classes)
+    table = scan_client(folder)
+    if unknown := [name for name in table.class_names if name not in classes]:
+        raise InputError(
+            f"Every folder of the examples {folder} must be a class of the bases, but '{unknown[0]}' is not"
+            f"{did_you_mean(unknown[0], list(classes), cutoff=0.6)}; rename it."
+        )
+    paths = [folder / path for path in table.paths]
     if len(paths) > MOST_EXAMPLES or sum(path.stat().st_size for path in paths) > MOST_EXAMPLE_BYTES:
         raise InputError(
             f"The examples of a page must be at most {MOST_EXAMPLES} images of {MOST_EXAMPLE_BYTES / 2**20:.0f} MB in "
@@ -270,8 +277,8 @@ def _examples(folder: Path, classes: Sequence[str]) -> list[dict[str, Any]]:
     return [
         {
             "name": path.name,
-            "label": classes.index(path.absolute().parent.name),
+            "label": classes.index(table.class_names[label]),
             "data": base64.b64encode(path.read_bytes()).decode(),
         }
-        for path in paths
+        for path, label in zip(paths, table.labels, strict=True)
     ]
