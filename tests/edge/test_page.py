@@ -19,7 +19,7 @@ from fedbasis.serving import artifact
 from fedbasis.serving.new_client import method_of
 from helpers.browser import Tab, browser
 from helpers.cli_running import succeed
-from helpers.edge_page import OFFLINE, changed, choose, download, fit, open_page, runtime_folder
+from helpers.edge_page import OFFLINE, changed, choose, download, fit, give, open_page, runtime_folder
 from serving.artifacts import bases_of, card_of
 from shapes import CLASSES, write_images
 
@@ -124,7 +124,7 @@ def test_predict_reads_the_model_and_agrees(tab: Tab, fitted: dict[str, Any], mi
 
 def choose_and_wait(tab: Tab, path: Path) -> None:
     tab.run("find('guess').textContent = ''")
-    choose(tab, "#try-file", [path])
+    give(tab, "#try-file", [path])
     tab.wait("find('guess').textContent !== '' && !app.guessing")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fedbasis import cli
 from fedbasis.edge import page as page_module
 from fedbasis.edge import runtime
 from fedbasis.edge.bundle import ABOUT, APPLY, MEASURE, SKELETON, STEP
@@ -239,3 +240,22 @@ def test_the_command_refuses_in_a_sentence(
     assert ended.code == 2
     assert said in " ".join(ended.errors.split())
     assert not (tmp_path / "fit.html").exists()
+
+
+def test_the_demo_writes_the_page_or_says_in_a_line_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr(page_module, "write_page", lambda run, path, **options: asked.append(options["examples"]))
+    cli._page(tmp_path / "run", tmp_path / "client", tmp_path / "fit.html")
+    assert asked == [tmp_path / "client"]
+    assert f"Page: {tmp_path / 'fit.html'}" in capsys.readouterr().out
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise InputError("The page needs onnxruntime-web, but npm is not installed; install npm.")
+
+    monkeypatch.setattr(page_module, "write_page", refuse)
+    cli._page(tmp_path / "run", tmp_path / "client", tmp_path / "fit.html")
+    _, line = capsys.readouterr().out.splitlines()
+    assert line.startswith("No page: The page needs onnxruntime-web, but npm is not installed; install npm. Then run: ")
+    assert line.endswith(f"fedbasis export {tmp_path / 'run'} --to page --out {tmp_path / 'fit.html'}")

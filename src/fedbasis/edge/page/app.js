@@ -39,7 +39,7 @@ function byName(a, b) {
 
 class App {
   constructor(about, card, page, ask) {
-    Object.assign(this, { about, card, page, ask, classes: card.classes, images: [], next: 0, reading: 0, fitting: false, target: 0 });
+    Object.assign(this, { about, card, page, ask, classes: card.classes, images: [], next: 0, reading: 0, additions: 0, fitting: false, target: 0 });
     this.result = null;
     this.urls = [];
     this.touch = matchMedia("(pointer: coarse)").matches;
@@ -239,6 +239,7 @@ class App {
     if (problems.length > 5) shown.push(`… and ${problems.length - 5} more.`);
     find("skipped").hidden = !problems.length;
     find("skipped").textContent = shown.join(" ");
+    this.additions += 1;
   }
 
   showImage(image) {
