@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine with Python 3.11, git and make:
-#   make demo   trains FedAvg and FedBasis on the embedded data, serves every new client, writes report.html
+#   make demo   trains FedAvg and FedBasis on the embedded data, serves every new client, writes report.html and fit.html
 #   make test   runs all tests
 PYTHON ?= python3
 VENV := .venv
@@ -15,7 +15,7 @@ export OMP_WAIT_POLICY := PASSIVE
 $(BASE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[edge]'
 	touch $@
 
 $(STAMP): $(BASE)
@@ -57,4 +57,4 @@ bench-peers: $(PEERS)/.installed
 	$(PEERS)/bin/python benchmarks/peers/run.py
 
 clean:
-	rm -rf $(VENV) $(PEERS) dist runs site report.html
+	rm -rf $(VENV) $(PEERS) dist runs site report.html fit.html

@@ -102,6 +102,8 @@ def demo(
     say(LEGEND)
     _report(runs, report)
     client = export_client(prepared.clients, out / f"new-client-{runs[-1].folder.name.rpartition('-')[2]}")
+    if not fast:
+        _page(runs[-1].folder, client, report.with_name("fit.html"))
     say("Next, with the images of a new client:")
     for command in next_commands(runs[-1].folder, client, out, report):
         say(f"  {command}")
@@ -112,6 +114,19 @@ def _report(runs: list[Any], path: Path) -> None:
 
     write_report(runs, path)
     say(f"Report: {path}")
+
+
+def _page(run: Path, client: Path, path: Path) -> None:
+    """Write the page that personalizes in a browser, or say how to get it: it needs packages and npm."""
+    from fedbasis.edge.page import write_page
+
+    say("Writing the page that personalizes in a browser ...")
+    try:
+        write_page(run, path, title="Digits, as you write them", examples=client)
+    except InputError as error:
+        say(f"No page: {error} Then run: fedbasis export {run} --to page --out {path}")
+        return
+    say(f"Page: {path}")
 
 
 def _report_fits(path: Path) -> None:

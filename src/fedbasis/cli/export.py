@@ -16,6 +16,7 @@ class Target(StrEnum):
     """What to export to."""
 
     edge = "edge"
+    page = "page"
     onnx = "onnx"
     transformers = "transformers"
     hub = "hub"
@@ -36,6 +37,17 @@ STATISTICS: dict[StatisticsName, Literal["own", "frozen", "shrunk"]] = {
 }
 
 
+class PageBits(StrEnum):
+    """Bits of a difference between the bases of a page; 32: they are not coded."""
+
+    four = "4"
+    eight = "8"
+    whole = "32"
+
+
+PAGE_BITS: dict[PageBits, Literal[4, 8] | None] = {PageBits.four: 4, PageBits.eight: 8, PageBits.whole: None}
+
+
 def export(
     source: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="Published bases, the run folder that holds them, or a model.")
@@ -43,8 +55,9 @@ def export(
     to: Annotated[
         Target,
         typer.Option(
-            help="edge: graphs beside the bases, with which a new client personalizes in any ONNX runtime. onnx: a "
-            "personal model as one file. transformers: a personal model as a folder for Transformers.js and Optimum. "
+            help="edge: graphs beside the bases, with which a new client personalizes in any ONNX runtime. page: "
+            "one HTML file that personalizes the bases in a browser, offline. onnx: a personal model as one file. "
+            "transformers: a personal model as a folder for Transformers.js and Optimum. "
             "hub: bases or a model in a folder with a model card."
         ),
     ],
@@ -55,6 +68,34 @@ def export(
         StatisticsName | None,
         typer.Option(
             help="With --to edge: the new client's normalization statistics; unset: as 'personalize' has them.",
+            show_default=False,
+        ),
+    ] = None,
+    bits: Annotated[
+        PageBits | None,
+        typer.Option(
+            help="With --to page: bits of a difference between the embedded bases; 32: as they are; unset: 4.",
+            show_default=False,
+        ),
+    ] = None,
+    runtime: Annotated[
+        Path | None,
+        typer.Option(help="With --to page: a folder with onnxruntime-web; unset: the cache, or npm.",
+                     show_default=False),
+    ] = None,
+    title: Annotated[
+        str | None, typer.Option(help="With --to page: the heading of the page.", show_default=False)
+    ] = None,
+    examples: Annotated[
+        Path | None,
+        typer.Option(help="With --to page: a folder <class>/<image> that the page offers as an example.",
+                     show_default=False),
+    ] = None,
+    draw: Annotated[
+        bool | None,
+        typer.Option(
+            "--draw/--no-draw",
+            help="With --to page: whether images can be drawn; unset: if they are small and of digits or letters.",
             show_default=False,
         ),
     ] = None,
@@ -80,8 +121,12 @@ def export(
     from fedbasis.edge.bundle import export_edge
     from fedbasis.edge.hub import UNKNOWN, export_hub
     from fedbasis.edge.model import export_onnx, export_transformers
+    from fedbasis.edge.page import TITLE, write_page
     from fedbasis.serving.new_client import bases_at
 
+    of_page = {"--bits": bits, "--runtime": runtime, "--title": title, "--examples": examples, "--draw": draw}
+    if to is not Target.page and (given := [name for name, value in of_page.items() if value is not None]):
+        raise InputError(f"{given[0]} is for --to page; leave it out.")
     if statistics is not None and to is not Target.edge:
         raise InputError("--statistics is for --to edge; leave it out.")
     if (license_name is not None or dataset) and to is not Target.hub:
@@ -101,6 +146,19 @@ def export(
     if out is None:
         raise InputError(f"--to {to.value} needs --out, but it is missing; name the file or folder to write.")
     writable(out.parent)
+    if to is Target.page:
+        if out.exists() and not overwrite:
+            raise InputError(f"The output {out} must not exist yet, but it does; replace it with --overwrite.")
+        page = write_page(
+            source, out, bits=PAGE_BITS[bits or PageBits.four], title=title or TITLE, draw=draw, examples=examples,
+            runtime_folder=runtime, trust=trust, network=network,
+        )  # fmt: skip
+        say(
+            f"{page.size:,} bytes, of which {page.parts['bases']:,} are the bases and "
+            f"{page.parts['runtime.wasm'] + page.parts['runtime.mjs']:,} the runtime. It needs no network."
+        )
+        say(f"Page: {out}")
+        return
     if to is Target.hub:
         card = export_hub(
             source, out, license_name=license_name or UNKNOWN, datasets=dataset, overwrite=overwrite, trust=trust,
