@@ -85,7 +85,7 @@ class Server:
                 os.close(output)
 
 
-def _become(start: Callable[[], object], request: dict[str, object], outputs: Sequence[int]) -> None:
+def _become(start: Callable[[], object], request: Mapping[str, object], outputs: Sequence[int]) -> None:
     """Be the process of a program, in a fork."""
     code = 1
     try:
