@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Callable
@@ -78,8 +79,8 @@ def npm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[dict[str, 
                     archive.addfile(member, io.BytesIO(data))
             return subprocess.CompletedProcess(command, 0, "", "")
 
-        monkeypatch.setattr(runtime.shutil, "which", lambda name: "npm")
-        monkeypatch.setattr(runtime.subprocess, "run", run)
+        monkeypatch.setattr(shutil, "which", lambda name: "npm")
+        monkeypatch.setattr(subprocess, "run", run)
         return calls
 
     return install
@@ -115,7 +116,7 @@ def test_npm_cannot_be_trusted_either(
 
 def test_without_npm_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEDBASIS_CACHE", str(tmp_path))
-    monkeypatch.setattr(runtime.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(InputError, match=r"npm is not installed; install npm, or get .* with --runtime"):
         runtime.find_runtime()
     with pytest.raises(InputError, match="npm may not be asked"):
