@@ -17,6 +17,7 @@ from fedbasis.serving.artifact import TENSORS
 from fedbasis.tensors.blocks import LayoutEntry
 from fedbasis.tensors.compact import CODES, MEAN, OFFSET, REFERENCE, SCALES, VECTORS
 from fedbasis.tensors.files import TensorPlace, read_places
+from pflbed.errors import InputError
 
 Matrices = Sequence[tuple[str, Sequence[LayoutEntry]]]
 
@@ -60,6 +61,8 @@ class Reading:
         """Return the name of a tensor of a basis, as float32 [1, numbers]."""
         count = entry.stop - entry.start
         if (plain := f"{group}/{entry.name}") in self.places:
+            if (dtype := self.places[plain].dtype) != torch.float32:
+                raise InputError(f"The edge export needs bases in float32, but '{plain}' is {dtype}; convert them.")
             return self.external(plain, [1, count])
         return self.emit("Reshape", [self._decoded(group, entry), self.integers([1, count])])
 

@@ -261,15 +261,19 @@ def _apart(matrix: Tensor) -> Tensor:
     chunks = -(-apart.shape[1] // size)
     if missing := chunks * size - apart.shape[1]:
         apart = nn.functional.pad(apart, (0, missing))
-    return apart.reshape(-1, chunks, size).transpose(0, 1)
+    return apart.reshape(len(apart), chunks, size).transpose(0, 1)
 
 
 def _combine(matrix: Tensor, c: Tensor) -> Tensor:
+    if len(matrix) == 1:
+        return matrix[0]
     return matrix[0] + (c[1:].reshape(1, 1, -1) @ _apart(matrix)).reshape(-1)[: matrix.shape[1]]
 
 
 def _pulled_back(matrix: Tensor, gradient: Tensor) -> Tensor:
     """Return the gradient by the coefficients of all rows but the first."""
+    if len(matrix) == 1:
+        return gradient[:0]
     apart = _apart(matrix)
     chunks, _, size = apart.shape
     if missing := chunks * size - len(gradient):

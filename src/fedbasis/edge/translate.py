@@ -5,11 +5,10 @@ bytes. Only operators of the standard opset are used, without control flow. Size
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, fx
 
@@ -25,8 +24,8 @@ TYPES = {
     torch.int8: "INT8", torch.bool: "BOOL", torch.float16: "FLOAT16", torch.bfloat16: "BFLOAT16",
 }  # fmt: skip
 LAST = 2**63 - 1
-Handler = Callable[..., str | tuple[str, ...]]
-HANDLERS: dict[Any, Handler] = {}
+OperatorForm = Callable[..., str | tuple[str, ...]]
+HANDLERS: dict[Any, OperatorForm] = {}
 
 
 def type_number(dtype: torch.dtype) -> int:
@@ -176,7 +175,7 @@ def dtype_of(value: Any) -> torch.dtype:
     return torch.int64 if isinstance(found, (int, torch.SymInt)) else torch.float32
 
 
-def handler_of(target: Any) -> Handler:
+def handler_of(target: Any) -> OperatorForm:
     """Return the translation of an operator; an error by its name if there is none."""
     if target in HANDLERS:
         return HANDLERS[target]
@@ -186,10 +185,10 @@ def handler_of(target: Any) -> Handler:
     )
 
 
-def handles(*targets: Any) -> Callable[[Handler], Handler]:
+def handles(*targets: Any) -> Callable[[OperatorForm], OperatorForm]:
     """Register a translation for operators."""
 
-    def register(handler: Handler) -> Handler:
+    def register(handler: OperatorForm) -> OperatorForm:
         HANDLERS.update(dict.fromkeys(targets, handler))
         return handler
 
@@ -215,7 +214,7 @@ def _promoted(a: Any, b: Any) -> torch.dtype:
     return torch.float32 if any(isinstance(v, (float, torch.SymFloat)) for v in values) else torch.int64
 
 
-def _binary(kind: str) -> Handler:
+def _binary(kind: str) -> OperatorForm:
     def translate_binary(work: Translation, node: fx.Node, a: Any, b: Any, alpha: Any = 1) -> str:
         dtype = _result(node)
         second = work.given(b, dtype)
@@ -226,14 +225,14 @@ def _binary(kind: str) -> Handler:
     return translate_binary
 
 
-def _unary(kind: str) -> Handler:
+def _unary(kind: str) -> OperatorForm:
     def translate_unary(work: Translation, node: fx.Node, x: Any) -> str:
         return work.emit(kind, [work.given(x, _result(node))])
 
     return translate_unary
 
 
-def _comparison(kind: str, negated: bool = False) -> Handler:
+def _comparison(kind: str, negated: bool = False) -> OperatorForm:
     def translate_comparison(work: Translation, node: fx.Node, a: Any, b: Any) -> str:
         dtype = _promoted(a, b)
         made = work.emit(kind, [work.given(a, dtype), work.given(b, dtype)])
@@ -246,7 +245,7 @@ for _kind, _targets in {
     "Add": (aten.add.Tensor, aten.add.Scalar, operator.add),
     "Sub": (aten.sub.Tensor, aten.sub.Scalar, operator.sub),
     "Mul": (aten.mul.Tensor, aten.mul.Scalar, operator.mul),
-    "Div": (aten.div.Tensor, aten.div.Scalar, operator.truediv, torch.sym_float),
+    "Div": (aten.div.Tensor, aten.div.Scalar, operator.truediv),
     "Max": (aten.maximum.default,),
     "Min": (aten.minimum.default,),
     "Pow": (aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar, operator.pow),
@@ -259,7 +258,6 @@ for _kind, _targets in {
     "Sqrt": (aten.sqrt.default,), "Reciprocal": (aten.reciprocal.default,), "Sigmoid": (aten.sigmoid.default,),
     "Tanh": (aten.tanh.default,), "Relu": (aten.relu.default,), "Erf": (aten.erf.default,), "Abs": (aten.abs.default,),
     "Sign": (aten.sign.default,), "Not": (aten.logical_not.default, aten.bitwise_not.default),
-    "Identity": (aten.clone.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default),
 }.items():  # fmt: skip
     handles(*_targets)(_unary(_kind))
 for _kind, _targets in {
@@ -346,7 +344,7 @@ def _to(work: Translation, node: fx.Node, x: Any, *_: Any, **__: Any) -> str:
 # --- sums and products -----------------------------------------------------------------------------------------------
 
 
-def _reduction(kind: str) -> Handler:
+def _reduction(kind: str) -> OperatorForm:
     def translate_reduction(
         work: Translation, node: fx.Node, x: Any, dims: Any = None, keep: bool = False, **_: Any
     ) -> str:
@@ -356,8 +354,6 @@ def _reduction(kind: str) -> Handler:
         over = sorted(d % every for d in over) if every else []
         if not over:
             return source
-        if kind in ("ReduceMax", "ReduceMin", "ReduceMean"):  # their axes became an input with opset 18 only
-            return work.emit(kind, [source, work.axes(over)], keepdims=int(keep))
         return work.emit(kind, [source, work.axes(over)], keepdims=int(keep))
 
     return translate_reduction
@@ -608,8 +604,3 @@ def _scalar(work: Translation, node: fx.Node, value: Any, **_: Any) -> str:
 def operators(model: Any) -> list[str]:
     """Return the kinds of operators of an ONNX model, sorted."""
     return sorted({node.op_type for node in model.graph.node})
-
-
-def named_arrays(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray[Any, Any]]:
-    """Return tensors as numpy arrays by name."""
-    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}

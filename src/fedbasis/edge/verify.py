@@ -112,7 +112,7 @@ class TorchClient:
         psi, offset = (value.to(self.dtype, copy=True).requires_grad_() for value in (case.psi, case.offset))
         flats = self.graphs.combined(self.matrices, psi, offset)
         loss, after = self.graphs.loss(flats, self.statistics(case), case.pixels, case.labels)
-        of_psi, of_offset = torch.autograd.grad(loss, [psi, offset])
+        of_psi, of_offset = torch.autograd.grad(loss, [psi, offset], allow_unused=True, materialize_grads=True)
         return Gradients(loss, of_psi, of_offset, after)
 
     @torch.no_grad()
