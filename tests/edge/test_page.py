@@ -19,7 +19,7 @@ from fedbasis.serving import artifact
 from fedbasis.serving.new_client import method_of
 from helpers.browser import Tab, browser
 from helpers.cli_running import succeed
-from helpers.edge_page import OFFLINE, changed, choose, download, fit, give, open_page, runtime_folder
+from helpers.edge_page import OFFLINE, changed, choose, download, fit, give, open_page, runtime_folder, start
 from serving.artifacts import bases_of, card_of
 from shapes import CLASSES, write_images
 
@@ -62,9 +62,39 @@ def page(bases: Path, mine: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return out
 
 
+class Listener(BaseHTTPRequestHandler):
+    """Counts requests."""
+
+    arrived: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        Listener.arrived.append(self.path)
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
 @pytest.fixture(scope="module")
-def tab(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+def address() -> Iterator[str]:
+    """A live server on this machine."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Listener)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def tab(page: Path, address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    """A browser that finds no name, but reaches this machine: a page without a policy can send a request."""
+    plain = tmp_path_factory.mktemp("plain") / "plain.html"
+    plain.write_text("<!doctype html><title>plain</title>", encoding="utf-8")
     with Tab(tmp_path_factory.mktemp("profile"), OFFLINE) as tab:
+        tab.open(plain, 800, 600)
+        tab.run(f"fetch('{address}plain', {{mode: 'no-cors'}}).then(() => true, () => false)")
+        assert Listener.arrived == ["/plain"]
         yield tab
 
 
@@ -146,63 +176,57 @@ def test_onnx_gives_the_same_classes_as_safetensors(fitted: dict[str, Any], mine
         assert np.allclose(logits, module(images).numpy(), atol=1e-4)
 
 
-class Listener(BaseHTTPRequestHandler):
-    """Counts requests."""
-
-    arrived: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        Listener.arrived.append(self.path)
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
-
-
-def test_a_request_is_refused_and_never_arrives(tab: Tab, page: Path, tmp_path: Path) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Listener)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        address = f"http://127.0.0.1:{server.server_port}/"
-        tab.open(write_plain(tmp_path), 800, 600)
-        tab.run(f"fetch('{address}plain', {{mode: 'no-cors'}}).then(() => true, () => false)")
-        assert Listener.arrived == ["/plain"]  # a page without a policy can
-        open_page(tab, page)
-        assert tab.run(f"trySending('{address}page')") == {"went": False, "by": "connect-src"}
-        assert tab.run(f"app.ask('send', {{address: '{address}worker'}})") == {"went": False, "by": "connect-src"}
-        tab.run(
-            f"new Promise((done) => {{ const i = new Image(); i.onload = i.onerror = done; i.src = '{address}i'; }})"
-        )
-        tab.run(f"navigator.sendBeacon('{address}beacon', 'x')")
-        assert Listener.arrived == ["/plain"]
-    finally:
-        server.shutdown()
-        server.server_close()
+def test_a_request_is_refused_and_never_arrives(tab: Tab, page: Path, address: str) -> None:
+    start(tab, page)
+    assert tab.run(f"trySending('{address}page')") == {"went": False, "by": "connect-src"}
+    assert tab.run(f"app.ask('send', {{address: '{address}worker'}})") == {"went": False, "by": "connect-src"}
+    image = "new Promise((done) => {{ const one = new Image(); one.onload = one.onerror = done; one.src = '{}'; }})"
+    tab.run(image.format(f"{address}image"))
+    tab.run(f"navigator.sendBeacon('{address}beacon', 'x')")
+    assert Listener.arrived == ["/plain"]
     tab.run("find('send').click()")
     tab.wait("find('sent').textContent !== ''")
     assert tab.run("find('sent').textContent").startswith("Refused by the policy (connect-src)")
 
 
-def write_plain(folder: Path) -> Path:
-    (folder / "plain.html").write_text("<!doctype html><title>plain</title>", encoding="utf-8")
-    return folder / "plain.html"
+def test_too_little_is_refused_with_what_to_do(tab: Tab, page: Path, mine: Path, tmp_path: Path) -> None:
+    start(tab, page)
+    assert tab.run("find('fit').disabled")
+    assert tab.run("find('ready').textContent") == "Add images of at least 2 classes."
+    choose(tab, ".class:nth-child(2) input", sorted((mine / "cross").iterdir())[:3])
+    assert tab.run("find('fit').disabled")
+    said = "Images of at least 2 classes are needed, but all 3 images are of “cross”; add images of another class."
+    assert tab.run("find('ready').textContent") == said
+    (tmp_path / "none.png").write_text("no image")
+    choose(tab, ".class:nth-child(1) input", [tmp_path / "none.png", sorted((mine / "circle").iterdir())[0]])
+    assert "none.png is left out: this browser cannot read it as an image." in tab.run("find('skipped').textContent")
+    assert tab.run("find('fit').disabled") is False
+    result = fit(tab)  # few images: none are held out
+    assert (result["images"], result["heldOut"]) == (4, 0)
+    assert "fewer than 20: none held out" in tab.run("find('sentence').textContent")
+    tab.run("document.querySelector('.thumbs button').click()")
+    assert tab.run("find('outdated').hidden") is False
+    assert tab.run("find('fit').disabled")
 
 
-def test_names_from_strangers_are_text(tab: Tab, page: Path, tmp_path: Path, mine: Path) -> None:
-    names = [EVIL, "<svg onload=alert(1)>", "a & 'b' \"c\" ${d}"]
-    other = changed(page, tmp_path / "evil.html", "card.json", lambda card: card.update(classes=names))
-    assert EVIL not in other.read_text(encoding="utf-8")
-    open_page(tab, other)
-    assert tab.run("document.title") == f"Fit {EVIL}"
-    assert tab.run("document.querySelector('h1').textContent") == f"Fit {EVIL}"
-    assert tab.run(CLASS_NAMES) == names
-    assert tab.run("document.querySelectorAll('main img, main b b, h1 *').length") == 0
-    tab.run("find('examples').click()")
+def test_the_keyboard_reaches_everything(tab: Tab, page: Path) -> None:
+    start(tab, page)
+    tab.run("find('examples').focus()")
+    tab.press("Enter", 13, "\r")
     tab.wait("app.images.length === 30 && !app.reading")
-    fit(tab)
-    assert tab.run("[...document.querySelectorAll('#judged b')].map((one) => one.textContent)")[0] == EVIL
-    assert tab.run("document.title") == f"Fit {EVIL}"
+    reached = set()
+    for _ in range(60):
+        tab.press("Tab", 9)
+        active = "document.activeElement"
+        reached.add(tab.run(f"{active}.id || {active}.getAttribute('aria-label') || {active}.tagName"))
+        if "fit" in reached:
+            break
+    assert {"clear", "Add photos of class circle", "Remove 001.png of class circle", "fit"} <= reached
+    named = "(one) => one.textContent || one.ariaLabel || one.labels?.[0]?.textContent || one.closest('[aria-hidden]')"
+    parts = "[...document.querySelectorAll('input, button, canvas, progress')]"
+    labels = f"{parts}.filter((one) => !one.closest('[hidden]') && !({named})(one)).map((one) => one.outerHTML)"
+    assert tab.run(labels) == []
+    assert tab.run("[...document.querySelectorAll('[role=status]')].length") >= 4
 
 
 def test_a_client_never_leaves_with_a_worse_model(
@@ -235,26 +259,6 @@ def test_a_client_never_leaves_with_a_worse_model(
         assert torch.allclose(state[""][name], tensor, atol=1e-6), name
 
 
-def test_too_little_is_refused_with_what_to_do(tab: Tab, page: Path, mine: Path, tmp_path: Path) -> None:
-    open_page(tab, page)
-    assert tab.run("find('fit').disabled")
-    assert tab.run("find('ready').textContent") == "Add images of at least 2 classes."
-    choose(tab, ".class:nth-child(2) input", sorted((mine / "cross").iterdir())[:3])
-    assert tab.run("find('fit').disabled")
-    said = "Images of at least 2 classes are needed, but all 3 images are of “cross”; add images of another class."
-    assert tab.run("find('ready').textContent") == said
-    (tmp_path / "none.png").write_text("no image")
-    choose(tab, ".class:nth-child(1) input", [tmp_path / "none.png", sorted((mine / "circle").iterdir())[0]])
-    assert "none.png is left out: this browser cannot read it as an image." in tab.run("find('skipped').textContent")
-    assert tab.run("find('fit').disabled") is False
-    result = fit(tab)  # few images: none are held out
-    assert (result["images"], result["heldOut"]) == (4, 0)
-    assert "fewer than 20: none held out" in tab.run("find('sentence').textContent")
-    tab.run("document.querySelector('.thumbs button').click()")
-    assert tab.run("find('outdated').hidden") is False
-    assert tab.run("find('fit').disabled")
-
-
 def test_too_little_memory_is_said_before(tab: Tab, page: Path, tmp_path: Path) -> None:
     other = changed(page, tmp_path / "large.html", "edge.json", lambda about: about.update(memory=10**13))
     open_page(tab, other)
@@ -262,17 +266,38 @@ def test_too_little_memory_is_said_before(tab: Tab, page: Path, tmp_path: Path) 
     assert tab.run("find('fit').disabled")
 
 
-def test_images_can_be_drawn(tab: Tab, page: Path, tmp_path: Path) -> None:
-    def letters(card: dict[str, Any]) -> None:
-        card["classes"] = ["a", "b", "c"]
+NAMES = [EVIL, "<svg onload=alert(1)>", "c"]
 
-    other = changed(page, tmp_path / "draw.html", "page.json", lambda about: about.update(draw=True))
-    open_page(tab, changed(other, other, "card.json", letters))
-    assert tab.run("find('draw-class').textContent") == "a"
+
+@pytest.fixture(scope="module")
+def drawing(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page with other names of classes, in which images can be drawn."""
+    out = tmp_path_factory.mktemp("drawing") / "draw.html"
+    changed(page, out, "page.json", lambda about: about.update(draw=True))
+    return changed(out, out, "card.json", lambda card: card.update(classes=NAMES))
+
+
+def test_names_from_strangers_are_text(tab: Tab, drawing: Path) -> None:
+    assert EVIL not in drawing.read_text(encoding="utf-8")
+    start(tab, drawing)
+    assert tab.run("document.title") == f"Fit {EVIL}"
+    assert tab.run("document.querySelector('h1').textContent") == f"Fit {EVIL}"
+    assert tab.run(CLASS_NAMES) == NAMES
+    tab.run("find('examples').click()")
+    tab.wait("app.images.length === 30 && !app.reading")
+    fit(tab)
+    assert set(tab.run("[...document.querySelectorAll('#judged b')].map((one) => one.textContent)")) == set(NAMES)
+    assert tab.run("document.querySelectorAll('main img, main b b, h1 *, .class h3 *').length") == 0
+    assert tab.run("document.title") == f"Fit {EVIL}"
+
+
+def test_images_can_be_drawn(tab: Tab, drawing: Path) -> None:
+    start(tab, drawing)
+    tab.run("app.aim(0)")
     stroke(tab, "#draw-canvas")
     tab.run("find('draw-add').click()")
     tab.wait("app.images.length === 1")
-    assert tab.run("find('draw-class').textContent") == "b"  # the next class that has the fewest
+    assert tab.run("find('draw-class').textContent") == NAMES[1]  # the next class that has the fewest
     stroke(tab, "#draw-canvas")
     tab.run("document.activeElement.blur()")
     tab.press("c", 67, "c")  # a class whose name is a key
@@ -299,35 +324,12 @@ def stroke(tab: Tab, selector: str) -> None:
         tab.call("Input.dispatchMouseEvent", type=kind, x=left + share * width, y=top + share * width, **mouse)
 
 
-def test_the_keyboard_reaches_everything(tab: Tab, page: Path) -> None:
-    open_page(tab, page)
-    tab.run("find('examples').focus()")
-    tab.press("Enter", 13, "\r")
-    tab.wait("app.images.length === 30 && !app.reading")
-    reached = set()
-    for _ in range(60):
-        tab.press("Tab", 9)
-        active = "document.activeElement"
-        reached.add(tab.run(f"{active}.id || {active}.getAttribute('aria-label') || {active}.tagName"))
-        if "fit" in reached:
-            break
-    assert {"clear", "Add photos of class circle", "Remove 001.png of class circle", "fit"} <= reached
-    labels = (
-        "[...document.querySelectorAll('input, button, canvas, progress')].filter((one) => !one.closest('[hidden]') "
-    )
-    labels += "&& !(one.textContent || one.ariaLabel || one.labels?.[0]?.textContent)).map((one) => one.outerHTML)"
-    assert tab.run(labels) == []
-    assert tab.run("[...document.querySelectorAll('[role=status]')].length") >= 4
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_it_fits_a_phone(tab: Tab, page: Path, dark: bool) -> None:
+def test_it_fits_a_phone_in_light_and_dark(tab: Tab, page: Path) -> None:
     tab.call("Emulation.setTouchEmulationEnabled", enabled=True)
     try:
-        open_page(tab, page, *PHONE, dark=dark)
-        assert tab.run("getComputedStyle(document.body).backgroundColor") == (
-            "rgb(20, 23, 27)" if dark else "rgb(251, 251, 250)"
-        )
+        open_page(tab, page, *PHONE, dark=True)
+        paper = "getComputedStyle(document.body).backgroundColor"
+        assert tab.run(paper) == "rgb(20, 23, 27)"
         cameras = "[...document.querySelectorAll('.class .camera')].filter((one) => one.offsetParent).length"
         assert tab.run(cameras) == 3
         assert tab.run("document.querySelector('.class .camera input').getAttribute('capture')") == "environment"
@@ -335,5 +337,7 @@ def test_it_fits_a_phone(tab: Tab, page: Path, dark: bool) -> None:
         tab.wait("app.images.length === 30 && !app.reading")
         fit(tab)
         assert tab.run("[innerWidth, document.documentElement.scrollWidth]") == [PHONE[0], PHONE[0]]
+        tab.run("find('theme').click()")
+        assert tab.run(paper) == "rgb(251, 251, 250)"
     finally:
         tab.call("Emulation.setTouchEmulationEnabled", enabled=False)

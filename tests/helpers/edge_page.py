@@ -81,6 +81,14 @@ def open_page(tab: Tab, page: Path, width: int = 1280, height: int = 900, dark: 
     tab.wait("!!self.app && (app.opened === true || !find('trouble').hidden)")
 
 
+def start(tab: Tab, page: Path) -> None:
+    """Have the page without images; opening it costs some seconds, so it is opened only if another is shown."""
+    if tab.run("location.href") == page.resolve().as_uri():
+        tab.run("app.clearAll()")
+    else:
+        open_page(tab, page)
+
+
 def choose(tab: Tab, selector: str, paths: Sequence[Path]) -> None:
     """Give files to an input, as a user chooses them; a folder stands for all files in it."""
     before = tab.run("app.additions")

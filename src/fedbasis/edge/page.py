@@ -31,7 +31,7 @@ from fedbasis.tensors.seeding import numpy_generator, seed_for
 from pflbed import scan_client
 from pflbed.errors import InputError, did_you_mean
 from pflbed.files import replacing, sha256_of
-from pflbed.foreign import read_json_object
+from pflbed.foreign import parse_json, read_json_object
 
 TITLE = "Fit a model to your images"
 GRAPHS = (STEP, APPLY, MEASURE, SKELETON)
@@ -100,7 +100,7 @@ def write_page(
     shown = _examples(examples, artifact.read_card(bases_at(bases)).classes) if examples is not None else []
     with tempfile.TemporaryDirectory() as scratch:
         embedded = _bases(bases_at(bases), Path(scratch), bits, trust, network)
-    card, about = embedded.card, json.loads(embedded.files[ABOUT])
+    card, about = embedded.card, parse_json(embedded.files[ABOUT], ABOUT)
     page: dict[str, Any] = {
         "draw": _drawable(card) if draw is None else draw,
         "seed": seed,
