@@ -5,7 +5,7 @@ import pytest
 from fuzz import load_targets, run_target
 from fuzz.runner import Target
 
-EACH = {"fedbasis run folder": 25, "fedbasis bases": 60, "fedbasis model": 60}
+EACH = {"fedbasis run folder": 10, "fedbasis-edge bundle": 25, "fedbasis-edge model": 25}
 MUTANTS = 60
 
 

@@ -24,9 +24,7 @@ def test_pflbed_alone_is_a_wheel_that_needs_no_torch(tmp_path: Path) -> None:
     """Installed away from the repository, with torch and fedbasis made impossible to import, its commands work."""
     site, away = tmp_path / "site", tmp_path / "away"
     away.mkdir()
-    pip = ("-m", "pip", "--disable-pip-version-check", "--quiet")
-    wheel = (*pip, "wheel", ROOT / "packaging" / "pflbed", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path)
-    run(*wheel, cwd=away)
+    run("-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=ROOT / "packaging" / "pflbed")
     (made,) = tmp_path.glob("pflbed-*.whl")
     with zipfile.ZipFile(made) as wheel_file:  # all that pip does with a wheel of Python files alone
         wheel_file.extractall(site)

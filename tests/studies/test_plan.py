@@ -35,7 +35,8 @@ def test_everybody_trains_for_the_scales_own_epochs(scale: str) -> None:
     found = {item.request.name: item.experiment for item in plan(studies(["cifar-participating", "table-2"]), setup)}
     head = found["fedrep"].train.epochs if scale == "smoke" else 10  # as its authors
     assert found["fedrep"].method.model_dump()["head_epochs"] == head
-    assert found["l2gd"].method.model_dump()["probability"] is None
+    if scale == "cpu":  # the other compares few methods
+        assert found["l2gd"].method.model_dump()["probability"] is None
 
 
 def test_figures_from_random_weights_ask_for_none() -> None:

@@ -256,6 +256,7 @@ def _smoke() -> Scale:
         main=("digits4",), hard=("digits4",), counted=("digits4",), collapse="digits4", cifar=("shards",),
         cifar_all=("shards-all",), random_epochs=2, random_round=1, curve_every=1, seeds=1,
         wide_rates=(0.01, 0.1), bases=(1, 2, 4), components=7,
+        compared=("per-fedavg-fo", "knn-per", "fedrep", "fedavg", "fedbasis-paper", "fedbasis"),
     )  # fmt: skip
 
 
