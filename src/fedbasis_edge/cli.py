@@ -13,8 +13,8 @@ import numpy as np
 from fedbasis_edge.bundle import ABOUT, Bundle, open_bundle
 from fedbasis_edge.fit import ENOUGH, UNPERSONALIZED, Personal, personalize
 from fedbasis_edge.model import EdgeModel, alpha_table, open_model, write_model
-from pflbed.errors import InputError, did_you_mean
-from pflbed.folders import SUFFIXES
+from pflbed.errors import InputError
+from pflbed.folders import find_images
 from pflbed.images import UNREADABLE, read_image, reason
 from pflbed.plain_text import one_line
 
@@ -158,7 +158,7 @@ def require_memory(bundle: Bundle) -> None:
 
 def _predict(options: argparse.Namespace) -> None:
     model = open_model(options.model, options.threads)
-    paths = _found(options.images, model.classes if options.labelled else None)
+    paths = find_images(options.images, model.classes if options.labelled else None)
     bad, right, readable = list[tuple[str, str]](), 0, 0
     for path in paths:
         row = _probabilities(model, path, bad)
@@ -190,27 +190,6 @@ def _probabilities(model: EdgeModel, path: Path, bad: list[tuple[str, str]]) -> 
         bad.append((str(path), reason(error, path.parent)))
         return None
     return model(np.asarray(pixels)[None])[0]
-
-
-def _found(paths: Sequence[Path], classes: Sequence[str] | None) -> list[Path]:
-    found: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            inside = sorted(one for one in path.rglob("*") if one.suffix.lower() in SUFFIXES and one.is_file())
-            if not inside:
-                raise InputError(f"The folder {path} must hold images, but it has none.")
-            found += inside
-        elif path.is_file():
-            found.append(path)
-        else:
-            raise InputError(f"The image {path} must exist, but it does not.")
-    for path in found if classes is not None else ():
-        if (name := path.absolute().parent.name) not in (classes or ()):
-            raise InputError(
-                f"With --labelled an image's folder must be a class of the model, but '{name}' of {path} is not"
-                f"{did_you_mean(name, list(classes or ()), cutoff=0.6)}; rename it."
-            )
-    return found
 
 
 def _inspect(options: argparse.Namespace) -> None:

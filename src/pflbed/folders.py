@@ -8,12 +8,12 @@ import hashlib
 import os
 import stat
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from pflbed.errors import InputError
+from pflbed.errors import InputError, did_you_mean
 from pflbed.foreign import reason_of
 from pflbed.problems import Problem
 from pflbed.safe_paths import check_relative, is_safe
@@ -246,3 +246,33 @@ def _where_else(root: Path, client: bool = False) -> str:
     if not client and below(root, 1):
         return "these look like root/<class>/<image>, put them one folder deeper, as <domain>/<class>/<image>"
     return "check the path"
+
+
+def find_images(paths: Sequence[Path], classes: Sequence[str] | None = None) -> list[Path]:
+    """List image files, those in folders too.
+
+    Args:
+        paths: Files and folders.
+        classes: If given, every image's folder must be one of these.
+
+    Returns:
+        The files; those of a folder in the order of their names.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+            if not inside:
+                raise InputError(f"The folder {path} must hold images, but it has none.")
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise InputError(f"The image {path} must exist, but it does not.")
+    for path in found if classes is not None else ():
+        if (name := path.absolute().parent.name) not in (classes or ()):
+            raise InputError(
+                f"With --labelled an image's folder must be a class of the model, but '{name}' of {path} is not"
+                f"{did_you_mean(name, list(classes or ()), cutoff=0.6)}; rename it."
+            )
+    return found

@@ -153,7 +153,8 @@ def predict(
 
     from fedbasis.cli.display import print_bad
     from fedbasis.engines.choice import device_of
-    from fedbasis.serving.new_client import Predictor, find_images, read_batches
+    from fedbasis.serving.new_client import Predictor, read_batches
+    from pflbed.folders import find_images
 
     if as_json and as_csv:
         raise InputError("Predictions can be printed as json or as csv, but both were asked for; leave one out.")

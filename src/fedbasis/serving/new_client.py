@@ -33,7 +33,6 @@ from fedbasis.tensors.seeding import numpy_generator
 from pflbed import InputError, scan_client
 from pflbed.cache import read_images
 from pflbed.errors import InputListError, did_you_mean
-from pflbed.folders import SUFFIXES
 from pflbed.images import UNREADABLE, Resolution, read_image, reason
 
 ENOUGH = 20
@@ -282,28 +281,6 @@ class Predictor:
     def __call__(self, pixels: Tensor) -> Tensor:
         """Return the class probabilities of uint8 images [N, H, W, C], on the CPU."""
         return self.method.serving.probabilities(self.model, self.learned, pixels)
-
-
-def find_images(paths: Sequence[Path], classes: Sequence[str] | None = None) -> list[Path]:
-    """List image files, those in folders too; with ``classes``, every image's folder must be one of them."""
-    found: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
-            if not inside:
-                raise InputError(f"The folder {path} must hold images, but it has none.")
-            found += inside
-        elif path.is_file():
-            found.append(path)
-        else:
-            raise InputError(f"The image {path} must exist, but it does not.")
-    for path in found if classes is not None else ():
-        if (name := path.absolute().parent.name) not in (classes or ()):
-            raise InputError(
-                f"With --labelled an image's folder must be a class of the model, but '{name}' of {path} is not"
-                f"{did_you_mean(name, list(classes or ()), cutoff=0.6)}; rename it."
-            )
-    return found
 
 
 @dataclass(frozen=True)
