@@ -26,7 +26,7 @@ from fedbasis_edge.checks import (
 )
 from fedbasis_edge.graphs import check_graph
 from pflbed.errors import InputError
-from pflbed.foreign import parse_json, read_bytes, read_json_object
+from pflbed.foreign import parse_json, read_bytes
 
 FORMAT = 1
 ABOUT, CARD, TENSORS = "edge.json", "card.json", "tensors.safetensors"
@@ -60,6 +60,7 @@ class Bundle:
 
     Args:
         folder: Where it was read from.
+        digest: The sha256 of ``edge.json``, which has those of all other files.
         classes: Names of the classes.
         resolution: Height and width of the images.
         channels: 3 for RGB, 1 for gray.
@@ -84,6 +85,7 @@ class Bundle:
     """
 
     folder: Path
+    digest: str
     classes: tuple[str, ...]
     resolution: tuple[int, int]
     channels: int
@@ -134,8 +136,11 @@ def open_bundle(folder: Path) -> Bundle:
         raise InputError(
             f"A bundle is a folder with {ABOUT}, but {folder} has none; make it with 'fedbasis export BASES --to edge'."
         )
-    about = read_json_object(folder / ABOUT, "The file", MAX_ABOUT)
     where = str(folder / ABOUT)
+    text = read_bytes(folder / ABOUT, "The file", MAX_ABOUT)
+    about = parse_json(text, f"The file {where}")
+    if not isinstance(about, dict):
+        raise InputError(f"The file {where} must be a JSON object, but it is {type(about).__name__}.")
     if type(about.get("format")) is int and about["format"] > FORMAT:
         raise InputError(
             f"The bundle {folder} must have format {FORMAT} for this fedbasis-edge, but it has {about['format']}; "
@@ -143,7 +148,7 @@ def open_bundle(folder: Path) -> Bundle:
         )
     files = _files(folder, about)
     try:
-        bundle = _parsed(folder, about, files)
+        bundle = _parsed(folder, about, files, hashlib.sha256(text).hexdigest())
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         if isinstance(error, InputError):
             raise
@@ -177,7 +182,7 @@ def _files(folder: Path, about: Mapping[str, Any]) -> dict[str, bytes]:
     return read
 
 
-def _parsed(folder: Path, about: Mapping[str, Any], files: Mapping[str, bytes]) -> Bundle:
+def _parsed(folder: Path, about: Mapping[str, Any], files: Mapping[str, bytes], digest: str) -> Bundle:
     card = parse_json(files[CARD], f"The card {folder / CARD}")
     training = about["training"]
     channels = require_whole(about["channels"], 1, 256)
@@ -197,6 +202,7 @@ def _parsed(folder: Path, about: Mapping[str, Any], files: Mapping[str, bytes]) 
         bases = coded.decode(bases, groups, {entry.name: entry.shape for entry in entries})
     bundle = Bundle(
         folder=folder,
+        digest=digest,
         classes=_classes(about["classes"]),
         resolution=require_pair(about["resolution"]),
         channels=channels,

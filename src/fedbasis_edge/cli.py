@@ -73,6 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     three.add_argument("folder", type=Path, metavar="FOLDER", help="A bundle or a model.")
     for command in (one, two):
         command.add_argument("--threads", type=int, default=0, help="Threads of the runtime; 0: one per core.")
+        text = "Open the graphs without trying them in another process before; saves a second."
+        command.add_argument("--trust", action="store_true", help=text)
     return parser
 
 
@@ -98,7 +100,7 @@ def _personalize(options: argparse.Namespace) -> None:
 
     made = personalize(
         bundle, options.data, seed=options.seed, epochs=options.epochs, rate=options.rate, batch=options.batch,
-        threads=options.threads, progress=progress if shows else None,
+        threads=options.threads, progress=progress if shows else None, trust=options.trust,
     )  # fmt: skip
     write_model(made, options.out)
     if options.json:
@@ -157,7 +159,7 @@ def require_memory(bundle: Bundle) -> None:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    model = open_model(options.model, options.threads)
+    model = open_model(options.model, options.threads, options.trust)
     paths = find_images(options.images, model.classes if options.labelled else None)
     bad, right, readable = list[tuple[str, str]](), 0, 0
     for path in paths:

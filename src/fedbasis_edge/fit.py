@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbasis_edge.bundle import APPLY, MEASURE, STEP, TENSORS, Bundle
+from fedbasis_edge.probe import probe
 from fedbasis_edge.randomness import TorchGenerator, batches
 from fedbasis_edge.runtime import Graph
 from pflbed.cache import read_images
@@ -71,6 +72,7 @@ def personalize(
     batch: int | None = None,
     threads: int = 0,
     progress: Progress | None = None,
+    trust: bool = False,
 ) -> Personal:
     """Fit the bases of a bundle to a folder of images.
 
@@ -85,6 +87,7 @@ def personalize(
         batch: Images of a step, at least 2.
         threads: Threads of the runtime; 0: one per core.
         progress: Called after every epoch.
+        trust: Whether to open the graphs without trying them in another process before.
 
     Returns:
         The model.
@@ -94,6 +97,8 @@ def personalize(
     pixels, labels, bad = read_folder(bundle, folder)
     held = held_out(labels, seed)
     train, test = ~held, held if held.any() else ~held
+    if not trust:
+        probe("bundle", bundle.folder, bundle.digest, bundle.memory)
     learner = Learner(bundle, pixels[train], labels[train], threads)
     before = learner.accuracy(pixels[test], labels[test], learner.unpersonalized())
     count, losses = epochs or bundle.epochs, []

@@ -14,10 +14,11 @@ from fedbasis_edge.bundle import CARD, MAX_ABOUT, MAX_TENSORS, SKELETON, TENSORS
 from fedbasis_edge.checks import require_name, require_numbers, require_pair, require_whole
 from fedbasis_edge.fit import Personal
 from fedbasis_edge.graphs import check_graph, with_weights
+from fedbasis_edge.probe import probe
 from fedbasis_edge.runtime import Graph
 from pflbed.errors import InputError
 from pflbed.files import hidden_beside, write_json
-from pflbed.foreign import read_bytes, read_json_object
+from pflbed.foreign import parse_json, read_bytes
 
 MODEL = "model.onnx"
 COLUMNS = "Coefficients: how much of each basis, block by block"
@@ -91,19 +92,23 @@ class EdgeModel:
         return made
 
 
-def open_model(folder: Path, threads: int = 0) -> EdgeModel:
+def open_model(folder: Path, threads: int = 0, trust: bool = False) -> EdgeModel:
     """Read and check a personal model that has a ``model.onnx``.
 
     Args:
         folder: What ``write_model`` wrote.
         threads: Threads of the runtime; 0: one per core.
+        trust: Whether to open the graph without trying it in another process before.
     """
     if not (folder / CARD).exists() or not (folder / MODEL).exists():
         raise InputError(
             f"A model is a folder with {CARD} and {MODEL}, but {folder} has not both; write it with "
             "'fedbasis-edge personalize'."
         )
-    card = read_json_object(folder / CARD, "The card", MAX_ABOUT)
+    text = read_bytes(folder / CARD, "The card", MAX_ABOUT)
+    card = parse_json(text, f"The card {folder / CARD}")
+    if not isinstance(card, dict):
+        raise InputError(f"The card {folder / CARD} must be a JSON object, but it is {type(card).__name__}.")
     data = read_bytes(folder / MODEL, "The model", MAX_TENSORS)
     provenance = card.get("provenance")
     if not isinstance(provenance, dict) or provenance.get("onnx") != hashlib.sha256(data).hexdigest():
@@ -122,6 +127,8 @@ def open_model(folder: Path, threads: int = 0) -> EdgeModel:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"The card {folder / CARD} must describe a model, but it does not; get it again.") from error
     check_graph(data, f"The file {folder / MODEL}", TENSORS, 0, inline=MAX_TENSORS)
+    if not trust:
+        probe("model", folder, hashlib.sha256(text).hexdigest(), 4 * len(data))
     graph = Graph(data, f"The file {folder / MODEL}", None, threads)
     if list(graph.inputs) != ["images"]:
         raise InputError(f"The file {folder / MODEL} must take images alone, but it takes {sorted(graph.inputs)}.")
