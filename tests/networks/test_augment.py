@@ -1,14 +1,15 @@
 """Random changes of images against naive ones, image by image: Pillow's crops and resizing, NumPy's padding."""
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from fedbasis.networks.augment import AREA, PADDING, RATIO, augmented, crop_boxes, padded_crops, resized_crops
-from fedbasis.networks.train import Preprocessing, Recipe
+from fedbasis.networks.augment import AREA, PADDING, RATIO, Augment, augmented, crop_boxes, resized_crops
+from fedbasis.networks.train import Examples, Preprocessing, Recipe, draw_batches
 from fedbasis.tensors.seeding import torch_generator
 from pflbed.errors import InputError
 
@@ -64,8 +65,7 @@ def test_an_image_into_which_no_box_fits_gives_its_centre() -> None:
 
 def test_padded_crops_are_windows_of_the_padded_image() -> None:
     pixels = torch.randint(1, 256, (200, 9, 7, 3), dtype=torch.uint8, generator=torch_generator(0))
-    got = padded_crops(pixels, torch_generator(1))
-    assert torch.equal(got, augmented(pixels, "padded-crop+flip", torch_generator(1)))
+    got = augmented(pixels, "padded-crop+flip", torch_generator(1))
     found = set()
     for image, mine in zip(pixels.numpy(), got.numpy(), strict=True):
         padded = np.pad(image, ((PADDING, PADDING), (PADDING, PADDING), (0, 0)))
@@ -99,13 +99,16 @@ def test_inputs_are_random_crops_in_training_and_centres_otherwise() -> None:
     centre = how(pixels)
     whole = Preprocessing((32, 40))(pixels)
     assert torch.equal(centre, whole[:, :, 2:30, 8:32])
-    recipe = Recipe(preprocessing=how, augment="resized-crop+flip")
-    random = recipe.augmented(pixels, torch_generator(0))
+    random = augmented(pixels, "resized-crop+flip", torch_generator(0), size=(28, 24))
     assert random.shape == (8, 28, 24, 3)
     assert torch.equal(how(random), Preprocessing((28, 24))(random))  # not cropped again
-    for other in ("none", "flip+shift", "padded-crop+flip"):
-        changed = Recipe(preprocessing=how, augment=other).augmented(pixels, torch_generator(0))
-        assert how(changed).shape == (8, 3, 28, 24)
+    data = Examples(pixels, torch.arange(8))
+    for other in get_args(Augment):
+        recipe = Recipe(preprocessing=how, augment=other, epochs=1, batch=8)
+        (batch,) = draw_batches(data, recipe, torch_generator(0))
+        inputs, labels = batch.inputs(data, recipe, torch.zeros(1))
+        assert inputs.shape == (8, 3, 28, 24)
+        assert torch.equal(labels, batch.rows)
     with pytest.raises(InputError, match="at least as large as the crop"):
         how(pixels[:, :20])
 

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from fedbasis.networks.augment import augmented
 from fedbasis.networks.models import Network
 from fedbasis.networks.train import (
     Examples,
     FlatAdam,
     Preprocessing,
     Recipe,
-    augmented,
     backward_passes,
     batches,
     local_sgd,

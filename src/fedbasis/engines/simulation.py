@@ -43,8 +43,9 @@ def update(worker: WorkerContext, server: State, item: ClientTask) -> Result:
     before = state_of(item.client, item.client_state, item.round)
     received = _rounded(worker, worker.method.broadcast(server, item.client), item.download)
     context = Context(item.seed, item.client, worker.model, item.round)
+    data = examples_of(item.data).to(worker.device)
     with context.random_layers():
-        sent, after = worker.method.client_update(received, before, examples_of(item.data), context)
+        sent, after = worker.method.client_update(received, before, data, context)
     if isinstance(item.client_state, Path):
         ClientStates(item.client_state).write(item.client, item.round, after)
         return sent.tensors, (sent.numbers, [])

@@ -104,7 +104,8 @@ class FedRoD(FedAvg):
             return F.cross_entropy(seen.logits[rows] + head(seen.features[rows]), labels[rows])
 
         generator = context.generator("adapt")
-        for loss in by_epoch(head_steps(loss_of, head.optimizer, len(data), recipe.batch, recipe.epochs, generator)):
+        steps = head_steps(loss_of, head.optimizer, len(data), recipe.batch, recipe.epochs, generator, labels.device)
+        for loss in by_epoch(steps):
             head.merge()
             yield loss, {}
 

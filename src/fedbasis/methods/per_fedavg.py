@@ -25,11 +25,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedbasis.methods.base import MODEL, About, Context, Method, MethodConfig, Sent, Update, Ways
-from fedbasis.networks.train import Examples, FlatSGD, MeanLoss, Recipe, batches
+from fedbasis.networks.train import Examples, FlatSGD, MeanLoss, Recipe, augment_batches, batches, draw_batches
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors
 
-Batch = tuple[Tensor, Tensor]  # inputs and labels, where the model is
+Inputs = tuple[Tensor, Tensor]  # inputs and labels, where the model is
 
 
 class PerFedAvgConfig(MethodConfig):
@@ -74,7 +74,7 @@ class PerFedAvg(Method):
             optimizer.step()
         return Sent({MODEL: model.tensors()}, {"loss": loss.value(), "examples": float(len(data))}), None
 
-    def groups(self, model: FlatModel, data: Examples, context: Context) -> Iterator[list[Batch]]:
+    def groups(self, model: FlatModel, data: Examples, context: Context) -> Iterator[list[Inputs]]:
         """Yield D, D' (and D'') of every outer step."""
         first, recipe, size = context.generator("batches"), self.task.recipe, self.batches_a_step
         if self.config.steps == "epochs":
@@ -83,7 +83,7 @@ class PerFedAvg(Method):
         streams = [single_batches(model, data, recipe, generator) for generator in (others[0], first, *others[1:])]
         return (list(group) for group in zip(*streams, strict=True))
 
-    def meta_gradient(self, model: FlatModel, group: Sequence[Batch]) -> Tensor:
+    def meta_gradient(self, model: FlatModel, group: Sequence[Inputs]) -> Tensor:
         """Write ``grad_D'(w - a grad_D(w))`` to the model's gradients; return the loss on D' at that point."""
         gradient(model, group[0])
         return gradient_at(model, group[1], model.gradients, -self.config.inner_rate)
@@ -99,7 +99,7 @@ class PerFedAvg(Method):
 
 def batch_groups(
     model: FlatModel, data: Examples, recipe: Recipe, generator: torch.Generator, size: int
-) -> Iterator[list[Batch]]:
+) -> Iterator[list[Inputs]]:
     """Yield the batches of the recipe's epochs in groups of ``size``.
 
     A group may span two epochs. A short last group is filled up with the first batches of the last epoch, repeatedly if
@@ -108,24 +108,17 @@ def batch_groups(
     epochs = [batches(len(data), recipe.batch, generator) for _ in range(recipe.epochs)]
     parts = [rows for epoch in epochs for rows in epoch]
     parts += islice(cycle(epochs[-1]), -len(parts) % size)
-    for start in range(0, len(parts), size):
-        yield [_batch(model, data, rows, recipe, generator) for rows in parts[start : start + size]]
+    drawn = (batch.inputs(data, recipe, model.weights[0]) for batch in augment_batches(parts, data, recipe, generator))
+    for group in zip(*[drawn] * size, strict=True):
+        yield list(group)
 
 
-def single_batches(model: FlatModel, data: Examples, recipe: Recipe, generator: torch.Generator) -> Iterator[Batch]:
+def single_batches(model: FlatModel, data: Examples, recipe: Recipe, generator: torch.Generator) -> Iterator[Inputs]:
     """Yield the batches of the recipe's epochs one by one, drawn and augmented as for FedAvg's local SGD."""
-    for _ in range(recipe.epochs):
-        for rows in batches(len(data), recipe.batch, generator):
-            yield _batch(model, data, rows, recipe, generator)
+    return (batch.inputs(data, recipe, model.weights[0]) for batch in draw_batches(data, recipe, generator))
 
 
-def _batch(model: FlatModel, data: Examples, rows: Tensor, recipe: Recipe, generator: torch.Generator) -> Batch:
-    like = model.weights[0]
-    pixels = recipe.augmented(data.pixels[rows], generator).to(like.device)
-    return recipe.preprocessing(pixels, like.dtype), data.labels[rows].to(like.device)
-
-
-def gradient(model: FlatModel, batch: Batch) -> Tensor:
+def gradient(model: FlatModel, batch: Inputs) -> Tensor:
     """Write the gradient of a batch's mean cross entropy to the model's gradients, in training mode; return the loss.
 
     A batch of one image is normalized by the running statistics, as in all local training.
@@ -138,7 +131,7 @@ def gradient(model: FlatModel, batch: Batch) -> Tensor:
     return loss.detach()
 
 
-def gradient_at(model: FlatModel, batch: Batch, direction: Sequence[Tensor], length: float) -> Tensor:
+def gradient_at(model: FlatModel, batch: Inputs, direction: Sequence[Tensor], length: float) -> Tensor:
     """Do the same at ``w + length * direction``, then restore weights, statistics and counters."""
     tensors = [*model.weights, *model.module.buffers()]
     before = [tensor.clone() for tensor in tensors]

@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedbasis.methods.base import About, MethodConfig
-from fedbasis.methods.per_fedavg import Batch, PerFedAvg, PerFedAvgConfig, gradient_at
+from fedbasis.methods.per_fedavg import Inputs, PerFedAvg, PerFedAvgConfig, gradient_at
 from fedbasis.tensors.flat import FlatModel
 
 
@@ -38,7 +38,7 @@ class PerFedAvgHF(PerFedAvg):
     batches_a_step: ClassVar[int] = 3
     config: PerFedAvgHFConfig
 
-    def meta_gradient(self, model: FlatModel, group: Sequence[Batch]) -> Tensor:
+    def meta_gradient(self, model: FlatModel, group: Sequence[Inputs]) -> Tensor:
         """Put ``v - a h`` into the model's gradients; return the loss on D' after the inner step."""
         loss = super().meta_gradient(model, group)
         v = [flat.clone() for flat in model.gradients]

@@ -38,33 +38,56 @@ def augmented(
         reach: The longest shift.
         size: The size of resized crops; None: that of the images.
     """
+    windows = draw_windows(len(pixels), pixels.shape[1], pixels.shape[2], how, generator, reach)
+    return cut(pixels, how, windows, windows.to(pixels.device), size)
+
+
+def draw_windows(
+    count: int, height: int, width: int, how: Augment, generator: torch.Generator, reach: int = 2
+) -> Tensor:
+    """Draw what is cut out of ``count`` images: int64 [count, 5] of (top, left, height, width, mirrored), on the CPU.
+
+    A window of a shift or of a padded crop may begin outside of the image.
+    """
+    if how == "none":
+        return torch.empty(count, 0, dtype=torch.int64)
+    if how == "resized-crop+flip":
+        boxes = crop_boxes(count, height, width, generator)
+    else:
+        if how == "padded-crop+flip":
+            moves = torch.randint(0, 2 * PADDING + 1, (count, 2), generator=generator) - PADDING
+        else:
+            moves = torch.randint(-reach, reach + 1, (2, count, 1), generator=generator)[:, :, 0].t()
+        boxes = torch.cat([moves, torch.tensor([[height, width]]).expand(count, 2)], dim=1)
+    mirrored = torch.zeros(count, 1, dtype=torch.bool) if how == "shift" else _mirrored(count, generator)
+    return torch.cat([boxes, mirrored.long()], dim=1)
+
+
+def cut(pixels: Tensor, how: Augment, windows: Tensor, there: Tensor, size: Resolution | None = None) -> Tensor:
+    """Cut windows out of images, and mirror some of them.
+
+    Args:
+        pixels: The images, uint8 [N, H, W, C].
+        how: The augmentation.
+        windows: What ``draw_windows`` returned, on the CPU.
+        there: The same on the device of the images: so no step has to wait for a copy.
+        size: The size of resized crops; None: that of the images.
+    """
     if how == "none":
         return pixels
-    if how == "padded-crop+flip":
-        return padded_crops(pixels, generator)
+    n, height, width, _ = pixels.shape
     if how == "resized-crop+flip":
-        height, width = pixels.shape[1:3] if size is None else (size, size) if isinstance(size, int) else size
-        boxes = crop_boxes(len(pixels), pixels.shape[1], pixels.shape[2], generator)
-        return resized_crops(pixels, boxes, _mirrored(len(pixels), generator), (height, width))
-    n, height, width, _ = pixels.shape
-    moves = torch.randint(-reach, reach + 1, (2, n, 1), generator=generator)
-    rows = (torch.arange(height) + moves[0]).clamp(0, height - 1)
-    columns = (torch.arange(width) + moves[1]).clamp(0, width - 1)
-    if how == "flip+shift":
-        columns = torch.where(_mirrored(n, generator), columns.flip(1), columns)
+        sides = (height, width) if size is None else (size, size) if isinstance(size, int) else size
+        return resized_crops(pixels, windows[:, :4], there[:, 4:].bool(), sides)
+    top, left, _, _, mirrored = there[:, :, None].unbind(1)
     device = pixels.device
-    return pixels[
-        torch.arange(n, device=device)[:, None, None], rows.to(device)[:, :, None], columns.to(device)[:, None]
-    ]
-
-
-def padded_crops(pixels: Tensor, generator: torch.Generator) -> Tensor:
-    """Add ``PADDING`` black pixels on every side, cut a window of the image's size out, mirror every second one."""
-    n, height, width, _ = pixels.shape
-    moves = torch.randint(0, 2 * PADDING + 1, (n, 2), generator=generator).tolist()
-    padded = F.pad(pixels, (0, 0, *[PADDING] * 4))
-    crops = torch.stack([padded[i, t : t + height, c : c + width] for i, (t, c) in enumerate(moves)])
-    return torch.where(_mirrored(n, generator).to(crops.device)[:, :, None, None], crops.flip(2), crops)
+    rows, columns = torch.arange(height, device=device) + top, torch.arange(width, device=device) + left
+    columns = torch.where(mirrored.bool(), columns.flip(1), columns)
+    if how == "padded-crop+flip":
+        pixels, rows, columns = F.pad(pixels, (0, 0, *[PADDING] * 4)), rows + PADDING, columns + PADDING
+    else:
+        rows, columns = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
+    return pixels[torch.arange(n, device=device)[:, None, None], rows[:, :, None], columns[:, None]]
 
 
 def crop_boxes(count: int, height: int, width: int, generator: torch.Generator) -> Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedbasis.networks.train import PlainSGD, Preprocessing, batches, forward
+from fedbasis.networks.train import PlainSGD, Preprocessing, batches, forward, to_device
 from pflbed.errors import InputError
 
 
@@ -81,10 +81,12 @@ def head_steps(
     batch: int,
     epochs: int,
     generator: torch.Generator,
+    device: torch.device | str = "cpu",
 ) -> Iterator[tuple[bool, Tensor]]:
-    """Take SGD steps on ``loss_of(row numbers)`` and yield ``(epoch ends here, loss)`` after each."""
+    """Take SGD steps on ``loss_of(row numbers on the device)`` and yield ``(epoch ends here, loss)`` after each."""
     for _ in range(epochs):
         parts = batches(count, batch, generator)
+        parts = [*to_device(torch.cat(parts), device).split([len(rows) for rows in parts])]
         for number, rows in enumerate(parts, start=1):
             optimizer.zero_grad()
             loss = loss_of(rows)

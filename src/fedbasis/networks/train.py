@@ -19,7 +19,7 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from fedbasis.networks.augment import Augment as Augment  # noqa: PLC0414  (settings import it from here)
-from fedbasis.networks.augment import augmented as augmented  # noqa: PLC0414
+from fedbasis.networks.augment import cut, draw_windows
 from fedbasis.tensors.flat import FlatModel
 from pflbed.errors import InputError
 from pflbed.images import Resolution
@@ -28,6 +28,8 @@ Adjust = Callable[[FlatModel], None]  # changes the gradients in place before a 
 Objective = Callable[[Tensor, Tensor, Tensor], Tensor]  # logits, labels, row numbers of the batch -> the loss
 MAX_PIXELS = 2**22
 """Pixels that are predicted at once: 256 images of 128 x 128, 4 of 1024 x 1024."""
+MAX_DRAWN = 2**20
+"""Images whose batches are drawn in advance."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,21 @@ class Examples:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def to(self, device: torch.device | str) -> "Examples":
+        """Return the same images on a device, where batches are then made without a copy a step."""
+        pixels, labels = to_device(self.pixels, device), to_device(self.labels, device)
+        return self if pixels is self.pixels and labels is self.labels else Examples(pixels, labels)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as plain arrays."""
         return _examples, (self.pixels.numpy(), self.labels.numpy())
+
+
+def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """Copy a tensor to a device; to a GPU from pinned memory, so that nobody waits for it."""
+    if torch.device(device).type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def _examples(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Examples:
@@ -146,10 +160,6 @@ class Recipe:
     decay: float = 1e-4
     augment: Augment = "none"
 
-    def augmented(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
-        """Change a batch of images at random; resized crops have the size of the inputs."""
-        return augmented(pixels, self.augment, generator, size=self.preprocessing.crop)
-
 
 def batches(count: int, batch: int, generator: torch.Generator) -> list[Tensor]:
     """Shuffle row numbers into batches; a last batch of one is merged into the one before it (BatchNorm needs two)."""
@@ -157,6 +167,77 @@ def batches(count: int, batch: int, generator: torch.Generator) -> list[Tensor]:
     if len(parts) > 1 and len(parts[-1]) == 1:
         parts[-2:] = [torch.cat(parts[-2:])]
     return parts
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The images of one step.
+
+    Args:
+        rows: Their row numbers, on the device of the images.
+        windows: What augmentation cuts out of them, on the CPU.
+        there: The same on the device of the images.
+        epoch_ends: Whether it is the last batch of an epoch.
+    """
+
+    rows: Tensor
+    windows: Tensor
+    there: Tensor
+    epoch_ends: bool = False
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def inputs(self, data: Examples, recipe: Recipe, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the augmented inputs and the labels, as the network with the weights ``like`` needs them."""
+        pixels = data.pixels.index_select(0, self.rows)
+        pixels = cut(pixels, recipe.augment, self.windows, self.there, recipe.preprocessing.crop).to(like.device)
+        return recipe.preprocessing(pixels, like.dtype), data.labels.index_select(0, self.rows).to(like.device)
+
+
+def draw_batches(
+    data: Examples, recipe: Recipe, generator: torch.Generator, only: tuple[int, int] | None = None
+) -> Iterator[Batch]:
+    """Draw the batches of all epochs, many epochs in advance, so that their numbers are copied to a device at once.
+
+    Args:
+        data: The client's images.
+        recipe: Epochs, batch size and augmentation.
+        generator: Draws the order of the images and their augmentation; it is on the CPU, whatever the device.
+        only: The range of batches to draw, as (start, stop), of all epochs; None: all.
+    """
+    passed, chunk = 0, max(1, MAX_DRAWN // len(data))
+    for start in range(0, recipe.epochs, chunk):
+        parts: list[tuple[Tensor, bool]] = []
+        windows: list[Tensor] = []
+        for _ in range(start, min(start + chunk, recipe.epochs)):
+            epoch = batches(len(data), recipe.batch, generator)
+            for number, rows in enumerate(epoch, start=1):
+                passed += 1
+                if only is None or only[0] < passed <= only[1]:
+                    parts.append((rows, number == len(epoch)))
+                    windows.append(draw_windows(len(rows), *data.pixels.shape[1:3], recipe.augment, generator))
+        yield from _on_device(parts, windows, data.pixels.device)
+
+
+def augment_batches(
+    rows: Sequence[Tensor], data: Examples, recipe: Recipe, generator: torch.Generator
+) -> Iterator[Batch]:
+    """Draw the augmentation of batches of given rows."""
+    windows = [draw_windows(len(part), *data.pixels.shape[1:3], recipe.augment, generator) for part in rows]
+    return _on_device([(part, False) for part in rows], windows, data.pixels.device)
+
+
+def _on_device(
+    parts: Sequence[tuple[Tensor, bool]], windows: Sequence[Tensor], device: torch.device
+) -> Iterator[Batch]:
+    """Make batches on a device; all of them are copied at once."""
+    rows, there = ([part for part, _ in parts], list(windows))
+    if device.type != "cpu" and parts:
+        sizes = [len(part) for part in rows]
+        rows, there = ([*to_device(torch.cat(each), device).split(sizes)] for each in (rows, there))
+    for (_, ends), *tensors in zip(parts, rows, windows, there, strict=True):
+        yield Batch(*tensors, epoch_ends=ends)
 
 
 def backward_passes(
@@ -184,24 +265,17 @@ def backward_passes(
     Yields:
         ``(whether the epoch ends here, loss)``.
     """
-    device = model.weights[0].device
-    passed = 0
-    for _ in range(recipe.epochs):
-        parts = batches(len(data), recipe.batch, generator)
-        for number, rows in enumerate(parts, start=1):
-            passed += 1
-            if only is not None and not only[0] < passed <= only[1]:
-                continue
-            by_batch = statistics == "batch" and not model.frozen_statistics and len(rows) > 1
-            if model.module.training is not by_batch:  # setting the mode costs as much as a small layer
-                model.module.train(by_batch)
-            pixels = recipe.augmented(data.pixels.index_select(0, rows), generator).to(device)
-            inputs = recipe.preprocessing(pixels, model.weights[0].dtype)
-            model.zero_gradients()
-            logits, labels = model.module(inputs), data.labels.index_select(0, rows).to(device)
-            loss = F.cross_entropy(logits, labels) if objective is None else objective(logits, labels, rows)
-            loss.backward()  # type: ignore[no-untyped-call]
-            yield number == len(parts), loss.detach()
+    like = model.weights[0]
+    for batch in draw_batches(data, recipe, generator, only):
+        by_batch = statistics == "batch" and not model.frozen_statistics and len(batch) > 1
+        if model.module.training is not by_batch:  # setting the mode costs as much as a small layer
+            model.module.train(by_batch)
+        inputs, labels = batch.inputs(data, recipe, like)
+        model.zero_gradients()
+        logits = model.module(inputs)
+        loss = F.cross_entropy(logits, labels) if objective is None else objective(logits, labels, batch.rows)
+        loss.backward()  # type: ignore[no-untyped-call]
+        yield batch.epoch_ends, loss.detach()
 
 
 @dataclass

@@ -165,7 +165,7 @@ def serve(worker: WorkerContext, server: State, item: ServeTask) -> Result:
     started = time.perf_counter()
     statistics = item.plan.statistics or default_statistics(method, item.how)
     predictions = SharedPredictions(worker, item.how, statistics)
-    data = examples_of(client.sized(item.size))
+    data = examples_of(client.sized(item.size)).to(worker.device)
 
     def validate(_: Context, learned: Tensors) -> float:
         return weighted_accuracy(predictions(client.val, learned), client.val.labels, client.val_weights)

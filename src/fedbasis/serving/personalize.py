@@ -279,4 +279,5 @@ def _probe(_: str, method: Method, data: Examples, context: Context, plan: Adapt
     def loss_of(rows: Tensor) -> Tensor:
         return cross_entropy(head(seen.features[rows]), labels[rows])
 
-    return head_steps(loss_of, optimizer, len(data), plan.batch, plan.epochs, context.generator("adapt"))
+    generator = context.generator("adapt")
+    return head_steps(loss_of, optimizer, len(data), plan.batch, plan.epochs, generator, labels.device)
