@@ -3,7 +3,9 @@
 import gc
 import inspect
 import weakref
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,8 @@ from battery import (
     trained_few,
     trained_few_states,
 )
+from fedbasis.engines.base import WorkerContext
+from fedbasis.engines.simulation import ClientTask, update
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context, Sent
 from fedbasis.networks.train import Recipe
@@ -36,6 +40,7 @@ from fedbasis.serving.personalize import all_ways, personalize
 from fedbasis.tensors.files import read_tensors, write_tensors
 from fedbasis.tensors.params import State, nbytes
 from fedbasis.training.rounds import UpdateStream
+from helpers.accelerator import DEVICE, Accelerator, on_device
 from pflbed.errors import InputError
 from shapes import shapes_examples
 
@@ -65,6 +70,62 @@ def test_every_method_says_what_it_is() -> None:
 def test_every_method_has_a_file_of_its_own() -> None:
     places = [Path(inspect.getfile(method)) for method in METHODS.values()]
     assert len(set(places)) == len(places)
+
+
+SPOOLED = {"fedbasis", "fedem", "ifca", "pca-k", "kmeans-k"}
+"""Methods whose warm start collects the updates of a round on the disk, to cluster them."""
+
+
+def _copies_of_an_update(worker: WorkerContext, server: State, number: int, images: int) -> Counter[str]:
+    """Count the copies between the devices that one client's update makes."""
+    with Accelerator() as device:
+        update(worker, server, ClientTask("a/p00", shapes_examples(images), number, 7, None))
+    return device.counts
+
+
+def _copies_of_serving(worker: WorkerContext, published: State, how: str, images: int) -> Counter[str]:
+    method, data = worker.method, shapes_examples(images)
+    with Accelerator() as device:
+        context = Context(7, "new", worker.model)
+        outcome = personalize(method, published, how, data.to(DEVICE), context, Adaptation(epochs=2, rate=0.05))
+        context.model.load(outcome.last.tensors)
+        method.serving.probabilities(context.model, outcome.last.learned, shapes_examples(12, seed=5).pixels)
+    return device.counts
+
+
+@pytest.mark.parametrize("variant", sorted(FIRST))
+def test_no_step_on_another_device_waits_for_it(variant: str, quick: Recipe) -> None:
+    """As many copies between the devices for two steps as for five; whatever mixes devices raises."""
+    method = make(variant, replace(quick, augment="flip+shift"))
+    worker = WorkerContext(method, DEVICE)
+    for number, server in enumerate((method.init(7), trained_few_states(variant, quick)[1])):
+        few, many = (_copies_of_an_update(worker, server, number, images) for images in (16, 40))
+        if variant.startswith("pfedme"):  # the inner steps on a batch have their own order of its images
+            assert many.pop("sent") > few.pop("sent")
+        assert few == many
+
+
+@pytest.mark.parametrize("variant", sorted(FIRST))
+def test_a_new_client_is_served_on_another_device(variant: str, quick: Recipe) -> None:
+    method, server = make(variant, replace(quick, augment="flip+shift")), trained_few(variant, quick)[0]
+    worker, published = WorkerContext(method, DEVICE), method.serving.published(server)
+    generic = all_ways(method)[: -len(method.ways.own) * 3] if variant in ("fedavg", "fedbasis") else ()
+    for how in (*generic, *method.ways.own):
+        few, many = (_copies_of_serving(worker, published, how, images) for images in (16, 40))
+        assert few == many, how
+
+
+@pytest.mark.parametrize("variant", sorted(FIRST))
+def test_updates_are_averaged_where_they_are(variant: str, quick: Recipe) -> None:
+    """A server's state may be on any device, except where updates are collected on the disk first."""
+    method, (_, _, log) = make(variant, quick), trained_few(variant, quick)
+    for number, server in enumerate([method.init(7), *trained_few_states(variant, quick)][:ROUNDS]):
+        if method.about.name == "pfedhn" or (method.about.name in SPOOLED and number == 0):
+            continue
+        with Accelerator():
+            sent = [(client, replace(one, tensors=on_device(one.tensors))) for client, one in log[number].items()]
+            after = method.aggregate(on_device(server), iter(sent), 7)
+            assert DEVICE in {tensor.device.type for named in after.values() for tensor in named.values()}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from fedbasis.engines.base import WorkerContext
 from fedbasis.experiment import Prepared, execute, prepare
 from fedbasis.experiment.config import parse
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Context
 from fedbasis.networks.train import examples_of, predict
-from fedbasis.serving.evaluation import chosen_settings, summarize
+from fedbasis.serving.evaluation import ServeTask, chosen_settings, serve, summarize
 from fedbasis.training.runs import read_lines
+from helpers.accelerator import DEVICE, Accelerator
 from pflbed import Client, InputError, weighted_accuracy
 from small_experiments import CHOICES, raw, small
 
@@ -79,6 +81,22 @@ def test_summary_equals_the_formula_by_hand(dataset: Path, tmp_path: Path) -> No
             scores.append(right / total)
         assert row.last == pytest.approx(np.mean(scores))
         assert row.delta == pytest.approx(abs(row.last - row.best))
+
+
+@pytest.mark.parametrize("how", ["none", "lp", "ft"])
+def test_a_device_gets_the_images_of_an_evaluation_once(dataset: Path, how: str) -> None:
+    """More epochs, each with a validation, and a second client of the same domain send no more images to it."""
+    prepared = prepare(small(dataset))
+    server, sent = prepared.method.init(0), []
+    client = next(iter(prepared.new.values()))
+    worker = WorkerContext(prepared.method, DEVICE)
+    for epochs in (1, 3, 3):
+        plan = replace(prepared.plan.adaptation, epochs=epochs, validate_every=1)
+        with Accelerator() as device:
+            serve(worker, server, ServeTask(client, how, "S", plan, 0))
+        sent.append(device.pixels_sent)
+    own = client.sized("S").pixels.size
+    assert sent == [own + client.val.pixels.size + client.test.pixels.size, own, own]
 
 
 def poisoned(prepared: Prepared) -> Prepared:

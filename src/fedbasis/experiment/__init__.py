@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import pflbed
-from fedbasis.engines.choice import devices_of, workers_for
+from fedbasis.engines.choice import device_of, devices_of, workers_for
 from fedbasis.engines.client_state import ClientStates
 from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.simulation import Simulation
@@ -127,7 +127,9 @@ class Prepared:
 
     def validation(self) -> Validation:
         """Return the evaluation of the server's model on the participating clients' validation images."""
-        return Validation(self.method, (self.clients[name] for name in self.benchmark.participating))
+        machine = self.experiment.machine
+        device = "cpu" if machine.engine == "ray" else device_of(machine.device)  # a cluster's GPUs are elsewhere
+        return Validation(self.method, (self.clients[name] for name in self.benchmark.participating), device)
 
 
 class _Training(Mapping[str, Images]):

@@ -33,6 +33,7 @@ from fedbasis.serving.evaluation import EvaluationPlan, ResultRow, summarize
 from fedbasis.serving.evaluation import evaluate as evaluate_clients
 from fedbasis.serving.hub_download import SCHEME, downloaded
 from fedbasis.serving.tables import from_record
+from fedbasis.tensors.flat import Precision
 from fedbasis.tensors.packed import packed
 from fedbasis.tensors.params import State
 from fedbasis.training.events import ClientServed, Emit, Event, RoundEnded, RunStarted, WorkersStarted, ignore, to_all
@@ -197,6 +198,7 @@ def train(
     participation: float | int = 1.0,
     weighting: Literal["uniform", "examples"] = "uniform",
     download: Download = "float32",
+    precision: Precision = "float32",
     weights: Folder | None = None,
     blocks: int | Mapping[str, Sequence[str]] | None = None,
     options: Mapping[str, Any] | None = None,
@@ -227,6 +229,7 @@ def train(
         weighting: Whether clients count the same, or by their number of images.
         download: The precision of the tensors that a client receives: "bfloat16" has half the bytes; "compact" codes
             bases as one reference and differences of 4 bits.
+        precision: The arithmetic of training steps: "float32", or "bf16" for GPUs; weights are float32 in both.
         weights: A safetensors file of pretrained weights.
         blocks: The blocks of the network that have coefficients of their own; 1: the whole network is one.
         options: Options of the network, such as ``{"width": 16, "norm": "group"}``.
@@ -266,6 +269,7 @@ def train(
         "train": {
             "rounds": rounds, "epochs": epochs, "batch": batch, "rate": rate, "momentum": momentum, "decay": decay,
             "augment": augment, "participation": participation, "weighting": weighting, "download": download,
+            "precision": precision,
         },
         "machine": {"engine": engine, "workers": workers, "device": device},
         "aggregation": dict(aggregation or {}),

@@ -26,6 +26,7 @@ from fedbasis.networks.train import Augment, Preprocessing, Recipe
 from fedbasis.networks.weights import weights_path
 from fedbasis.serving.automatic import AUTO
 from fedbasis.serving.personalize import CLIENT_STATE, all_ways, split_way, without_prior
+from fedbasis.tensors.flat import Precision
 from pflbed import Spec
 from pflbed.dataset import EMBEDDED
 from pflbed.errors import InputError, InputListError, did_you_mean
@@ -175,6 +176,12 @@ class TrainConfig(ConfigSection):
         default="float32",
         description="precision of the tensors that a client receives: float32, bfloat16 (half the bytes), or compact "
         "(bases as one reference and differences of 4 bits)",
+    )
+
+    precision: Precision = Field(
+        default="float32",
+        description="arithmetic of training steps: float32, or bf16 (bfloat16 by torch's autocast, for GPUs); weights, "
+        "means and evaluation are float32",
     )
 
     def recipe(self, preprocessing: Preprocessing) -> Recipe:
@@ -332,6 +339,8 @@ class Experiment(ConfigSection):
             settings["personalize"].pop("by_way")
         if self.train.download == "float32":  # the same
             settings["train"].pop("download")
+        if self.train.precision == "float32":
+            settings["train"].pop("precision")
         if self.model.weights is not None:
             settings["model"]["weights"] = sha256_of(weights_path(self.model.weights))
         text = json.dumps([settings, data_digest], sort_keys=True)

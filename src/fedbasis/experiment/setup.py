@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from fedbasis.engines.base import Engine
 from fedbasis.engines.download import Download, require_download
 from fedbasis.experiment.config import Experiment
@@ -38,6 +40,8 @@ def method_for(
         network = Network(
             e.model.name, len(classes), e.data.input_resolution, e.model.options, e.model.blocks, e.data.channels
         )
+    kind = kind or find_method(e.method_name)
+    network = replace(network, precision=e.train.precision, channels_last=_on_gpu(e) and not kind.flat_state)
     task = Task(
         network,
         e.train.recipe(e.data.preprocessing(network.channels)),
@@ -48,7 +52,11 @@ def method_for(
     )
     if e.model.weights is not None:
         task = replace(task, weights=load_weights(weights_path(e.model.weights), task.layout.shapes))
-    return (kind or find_method(e.method_name)).build(e.method, task)
+    return kind.build(e.method, task)
+
+
+def _on_gpu(e: Experiment) -> bool:
+    return torch.cuda.is_available() and e.machine.device.startswith(("auto", "cuda"))
 
 
 def mechanism_for(e: Experiment, clients: Sequence[str]) -> Mechanism | None:

@@ -122,7 +122,7 @@ class APFL(FedAvg):
         """Train the global model by its own gradient and v by the mixture's, on the same batches."""
         model, recipe = context.model, self.task.recipe
         model.load(received[MODEL])
-        second = FlatModel(model.module, model.layout, model.weights[0].device)
+        second = FlatModel(model.module, model.layout, model.weights[0].device, precision=model.precision)
         second.load(received[MODEL] if state is None else state[PERSONAL])
         mixture = self._mixture(second, recipe, None if state is None else state[MIXTURE]["alpha"])
         mixture.mix(model.weights)

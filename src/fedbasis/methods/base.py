@@ -389,6 +389,8 @@ class Method(ABC):
     insight_type: ClassVar[type[Insight]] = Insight
     state_group: ClassVar[str] = ""
     """The group of the client state whose tensors replace the server's in the client's own model; empty: none."""
+    flat_state: ClassVar[bool] = False
+    """Whether the state has tensors in the order of a layout's flat vectors, which must then be the same everywhere."""
 
     config: Any
     task: Task

@@ -87,7 +87,7 @@ class FedMTL(ClientModels):
         entries = self.task.layout.select(True)
         device = context.model.weights[0].device
         pull = [
-            torch.cat([received[PULL][entry.name].reshape(-1) for entry in entries if entry.block == block]).to(device)
+            torch.cat([entry.flat(received[PULL][entry.name]) for entry in entries if entry.block == block]).to(device)
             for block in range(len(self.task.layout.blocks))
         ]
 

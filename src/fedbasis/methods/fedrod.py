@@ -72,12 +72,14 @@ class FedRoD(FedAvg):
         """Train the generic model and, on its detached features, this client's head; the loss is the sum of both."""
         context.model.load(received[MODEL])
         head = _Head(context.model.module, self.task, self.task.recipe, {} if state is None else state[PERSONAL])
-        counts = torch.bincount(data.labels, minlength=self.task.network.classes)
+        counts = torch.bincount(data.labels.cpu(), minlength=self.task.network.classes)
         prior = log_prior(counts, self.config.gamma).to(context.model.weights[0])
 
         def objective(logits: Tensor, labels: Tensor, _: Tensor) -> Tensor:
             features, output = seen.pop()
-            require_last(self.task.classifier, output, logits, self.about.title)
+            if not head.checked:  # once: to compare is to wait for the device
+                require_last(self.task.classifier, output, logits, self.about.title)
+                head.checked = True
             head.optimizer.zero_grad()
             personal = F.cross_entropy(logits.detach() + head(features.detach()), labels)
             return F.cross_entropy(logits + prior, labels) + personal
@@ -114,7 +116,7 @@ class _Head:
     """A personal head in addition to a network's classifier: same shapes and names, zero by default, its own SGD."""
 
     def __init__(self, module: nn.Module, task: Task, recipe: Recipe, tensors: Tensors) -> None:
-        self.prefix, self.classifier = task.classifier, module.get_submodule(task.classifier)
+        self.prefix, self.classifier, self.checked = task.classifier, module.get_submodule(task.classifier), False
         self.generic = {name: tensor.detach().clone() for name, tensor in self.classifier.named_parameters()}
         zero = {f"{self.prefix}.{name}": torch.zeros_like(tensor) for name, tensor in self.generic.items()}
         start = {**zero, **tensors}

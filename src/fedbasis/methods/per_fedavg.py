@@ -126,7 +126,7 @@ def gradient(model: FlatModel, batch: Inputs) -> Tensor:
     inputs, labels = batch
     model.module.train(len(labels) > 1)
     model.zero_gradients()
-    loss = cross_entropy(model.module(inputs), labels)
+    loss = cross_entropy(model.logits(inputs), labels)
     loss.backward()  # type: ignore[no-untyped-call]
     return loss.detach()
 

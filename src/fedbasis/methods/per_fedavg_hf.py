@@ -18,6 +18,7 @@ from torch import Tensor
 from fedbasis.methods.base import About, MethodConfig
 from fedbasis.methods.per_fedavg import Inputs, PerFedAvg, PerFedAvgConfig, gradient_at
 from fedbasis.tensors.flat import FlatModel
+from pflbed.errors import InputError
 
 
 class PerFedAvgHFConfig(PerFedAvgConfig):
@@ -37,6 +38,14 @@ class PerFedAvgHF(PerFedAvg):
     Config: ClassVar[type[MethodConfig]] = PerFedAvgHFConfig
     batches_a_step: ClassVar[int] = 3
     config: PerFedAvgHFConfig
+
+    def setup(self) -> None:
+        """Refuse arithmetic in which the difference of two gradients is noise."""
+        if self.task.network.precision != "float32":
+            raise InputError(
+                f"Per-FedAvg (HF) must have train.precision 'float32', because it takes differences of gradients, but "
+                f"it is '{self.task.network.precision}'."
+            )
 
     def meta_gradient(self, model: FlatModel, group: Sequence[Inputs]) -> Tensor:
         """Put ``v - a h`` into the model's gradients; return the loss on D' after the inner step."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedbasis.networks.train import PlainSGD, Preprocessing, batches, forward, to_device
+from fedbasis.networks.train import PlainSGD, Preprocessing, at_once, batches, forward
 from pflbed.errors import InputError
 
 
@@ -24,13 +24,17 @@ class Passed:
 
 @contextmanager
 def watching(layer: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Record the input and the output of a layer in every forward pass within the context."""
+    """Record the input and the output of a layer in every forward pass within the context; bfloat16 as float32."""
     seen: list[tuple[Tensor, Tensor]] = []
-    hook = layer.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
+    hook = layer.register_forward_hook(lambda _, inputs, output: seen.append((_full(inputs[0]), _full(output))))
     try:
         yield seen
     finally:
         hook.remove()
+
+
+def _full(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
 def require_last(classifier: str, output: Tensor, logits: Tensor, who: str) -> None:
@@ -86,7 +90,7 @@ def head_steps(
     """Take SGD steps on ``loss_of(row numbers on the device)`` and yield ``(epoch ends here, loss)`` after each."""
     for _ in range(epochs):
         parts = batches(count, batch, generator)
-        parts = [*to_device(torch.cat(parts), device).split([len(rows) for rows in parts])]
+        parts = at_once(parts, device)
         for number, rows in enumerate(parts, start=1):
             optimizer.zero_grad()
             loss = loss_of(rows)

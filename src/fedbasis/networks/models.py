@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fedbasis.networks.efficientnet import EfficientNetLite0
 from fedbasis.networks.resolve import reference_of, resolve
 from fedbasis.tensors.blocks import BlockSpec, Layout, layout_of
-from fedbasis.tensors.flat import FlatModel
+from fedbasis.tensors.flat import FlatModel, Precision
 from fedbasis.tensors.params import Tensors
 from fedbasis.tensors.seeding import seeded_globally
 from pflbed.errors import InputError
@@ -270,6 +270,8 @@ class Network:
             network's ``blocks`` attribute, else its top-level children).
         channels: Channels of an image.
         source: The factory or ``nn.Module`` itself, if it was given as an object.
+        precision: Of the arithmetic of training steps.
+        channels_last: Whether working models store the weights of convolutions in the order in which GPUs read them.
 
     Example:
         >>> Network("cnn-small", classes=10, resolution=28, channels=1).build()(torch.zeros(2, 1, 28, 28)).shape
@@ -283,6 +285,8 @@ class Network:
     blocks: BlockSpec = None
     channels: int = 3
     source: Callable[..., nn.Module] | nn.Module | None = field(default=None, repr=False, compare=False)
+    precision: Precision = field(default="float32", compare=False)
+    channels_last: bool = field(default=False, compare=False)
 
     @classmethod
     def of(
@@ -352,12 +356,13 @@ class Network:
 
     def layout(self, module: nn.Module) -> Layout:
         """Return the layout of the module by this network's blocks."""
-        return layout_of(module, self.blocks)
+        return layout_of(module, self.blocks, channels_last=self.channels_last)
 
     def workspace(self, device: torch.device | str = "cpu") -> FlatModel:
         """Return a working model, to load parameters and statistics into."""
         module = self.build()
-        return FlatModel(module, self.layout(module), device, copy=not self._built_in)
+        layout = self.layout(module)
+        return FlatModel(module, layout, device, copy=not self._built_in, precision=self.precision)
 
     def initial(self, seed: int) -> Tensors:
         """Return randomly initialized parameters and statistics."""

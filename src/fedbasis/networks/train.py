@@ -216,7 +216,7 @@ def draw_batches(
                 passed += 1
                 if only is None or only[0] < passed <= only[1]:
                     parts.append((rows, number == len(epoch)))
-                    windows.append(draw_windows(len(rows), *data.pixels.shape[1:3], recipe.augment, generator))
+                    windows.append(_windows(len(rows), data, recipe, generator))
         yield from _on_device(parts, windows, data.pixels.device)
 
 
@@ -224,20 +224,28 @@ def augment_batches(
     rows: Sequence[Tensor], data: Examples, recipe: Recipe, generator: torch.Generator
 ) -> Iterator[Batch]:
     """Draw the augmentation of batches of given rows."""
-    windows = [draw_windows(len(part), *data.pixels.shape[1:3], recipe.augment, generator) for part in rows]
+    windows = [_windows(len(part), data, recipe, generator) for part in rows]
     return _on_device([(part, False) for part in rows], windows, data.pixels.device)
+
+
+def _windows(count: int, data: Examples, recipe: Recipe, generator: torch.Generator) -> Tensor:
+    return draw_windows(count, data.pixels.shape[1], data.pixels.shape[2], recipe.augment, generator)
 
 
 def _on_device(
     parts: Sequence[tuple[Tensor, bool]], windows: Sequence[Tensor], device: torch.device
 ) -> Iterator[Batch]:
     """Make batches on a device; all of them are copied at once."""
-    rows, there = ([part for part, _ in parts], list(windows))
+    rows, there = [part for part, _ in parts], list(windows)
     if device.type != "cpu" and parts:
-        sizes = [len(part) for part in rows]
-        rows, there = ([*to_device(torch.cat(each), device).split(sizes)] for each in (rows, there))
-    for (_, ends), *tensors in zip(parts, rows, windows, there, strict=True):
-        yield Batch(*tensors, epoch_ends=ends)
+        rows, there = at_once(rows, device), at_once(there, device)
+    for (_, ends), here, window, same in zip(parts, rows, windows, there, strict=True):
+        yield Batch(here, window, same, ends)
+
+
+def at_once(parts: Sequence[Tensor], device: torch.device | str) -> list[Tensor]:
+    """Copy tensors to a device by one copy."""
+    return list(torch.split(to_device(torch.cat(list(parts)), device), [len(part) for part in parts]))
 
 
 def backward_passes(
@@ -272,7 +280,7 @@ def backward_passes(
             model.module.train(by_batch)
         inputs, labels = batch.inputs(data, recipe, like)
         model.zero_gradients()
-        logits = model.module(inputs)
+        logits = model.logits(inputs)
         loss = F.cross_entropy(logits, labels) if objective is None else objective(logits, labels, batch.rows)
         loss.backward()  # type: ignore[no-untyped-call]
         yield batch.epoch_ends, loss.detach()

@@ -22,7 +22,7 @@ from fedbasis.methods import name_of
 from fedbasis.methods.base import Adaptation, Context, Method
 from fedbasis.networks.classifier import apply_head, passed
 from fedbasis.networks.statistics import Statistics, has_statistics
-from fedbasis.networks.train import examples_of
+from fedbasis.networks.train import examples_of, to_device
 from fedbasis.serving.automatic import AUTO, PRIOR
 from fedbasis.serving.personalize import (
     CLIENT_STATE,
@@ -238,10 +238,10 @@ class SharedPredictions:
         method, model = self._worker.method, self._worker.model
 
         def probabilities() -> Tensor:
-            return method.serving.probabilities(model, learned, torch.from_numpy(images.pixels))
+            return method.serving.probabilities(model, learned, self._pixels(images))
 
         def features() -> Tensor:
-            pixels, task = torch.from_numpy(images.pixels), method.task
+            pixels, task = self._pixels(images), method.task
             return passed(model.module, task.classifier, pixels, task.recipe.preprocessing).features
 
         if self._how == "none" and self._same:
@@ -257,8 +257,15 @@ class SharedPredictions:
         """Return whether no forward pass is needed for these images."""
         return (self._how, images.key) in self._worker.cache
 
-    def _shared(self, images: Images, make: Callable[[], Tensor]) -> Tensor:
-        key, cache = (self._how, images.key), self._worker.cache
+    def _pixels(self, images: Images) -> Tensor:
+        """Return the images where the model is; a GPU keeps them for the next epochs and clients."""
+        pixels, device = torch.from_numpy(images.pixels), self._worker.device
+        if torch.device(device).type == "cpu":
+            return pixels
+        return self._shared(images, lambda: to_device(pixels, device), "pixels")
+
+    def _shared(self, images: Images, make: Callable[[], Tensor], what: str = "") -> Tensor:
+        key, cache = (what or self._how, images.key), self._worker.cache
         if key not in cache:
             while len(cache) >= self.LIMIT:
                 cache.pop(next(iter(cache)))

@@ -29,6 +29,20 @@ class LayoutEntry:
     start: int
     stop: int
     trained: bool
+    channels_last: bool = False
+    """Whether the numbers of a convolution's weight are stored in torch's channels-last order."""
+
+    def view(self, flat: Tensor) -> Tensor:
+        """Return this tensor as a view into its block's flat vector."""
+        part = flat[self.start : self.stop]
+        if not self.channels_last:
+            return part.view(self.shape)
+        outputs, inputs, height, width = self.shape
+        return part.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
+
+    def flat(self, tensor: Tensor) -> Tensor:
+        """Return the numbers of this tensor in the order of the flat vector."""
+        return (tensor.permute(0, 2, 3, 1) if self.channels_last else tensor).reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -70,27 +84,25 @@ class Layout:
         require_same(tensors, self.shapes, where)
         flats: list[list[Tensor]] = [[] for _ in self.blocks]
         for entry in self.select(trained):
-            flats[entry.block].append(tensors[entry.name].reshape(-1))
+            flats[entry.block].append(entry.flat(tensors[entry.name]))
         first = next(iter(tensors.values()))
         return [torch.cat(parts) if parts else first.new_empty(0) for parts in flats]
 
     def unflatten(self, weights: Sequence[Tensor], statistics: Sequence[Tensor]) -> Tensors:
         """Split flat vectors into named tensors, which are views into them; the inverse of ``flatten``."""
         return {
-            entry.name: (weights if entry.trained else statistics)[entry.block][entry.start : entry.stop].view(
-                entry.shape
-            )
-            for entry in self.entries
+            entry.name: entry.view((weights if entry.trained else statistics)[entry.block]) for entry in self.entries
         }
 
 
-def layout_of(module: nn.Module, spec: BlockSpec = None) -> Layout:
+def layout_of(module: nn.Module, spec: BlockSpec = None, *, channels_last: bool = False) -> Layout:
     """Return the layout of a module's parameters and float buffers by blocks.
 
     Args:
         module: The network.
         spec: ``None`` (the module's ``blocks`` attribute, else its top-level children that hold parameters), ``1``
             (the whole network is one block), or a mapping ``block -> parameter-name prefixes``.
+        channels_last: Whether weights of four dimensions are stored in the order in which a GPU reads them.
     """
     trained = [name for name, _ in module.named_parameters()]
     statistics = [name for name, buffer in module.named_buffers() if buffer.is_floating_point()]
@@ -106,7 +118,8 @@ def layout_of(module: nn.Module, spec: BlockSpec = None) -> Layout:
         ends = [0] * len(names)
         for name in group:
             block, size = block_of[name], tensors[name].numel()
-            entries.append(LayoutEntry(name, tensors[name].shape, block, ends[block], ends[block] + size, is_trained))
+            shape, last = tensors[name].shape, channels_last and tensors[name].ndim == 4
+            entries.append(LayoutEntry(name, shape, block, ends[block], ends[block] + size, is_trained, last))
             ends[block] += size
     return Layout(names, tuple(entries))
 

@@ -5,12 +5,16 @@ combination of bases or a pull-back of the gradient is one operation per block i
 """
 
 from copy import deepcopy
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedbasis.tensors.blocks import Layout
 from fedbasis.tensors.params import Tensors
+
+Precision = Literal["float32", "bf16"]
+"""Of the arithmetic of training steps: float32, or bfloat16 by torch's autocast; weights are float32 in both."""
 
 
 class FlatModel:
@@ -21,11 +25,19 @@ class FlatModel:
         layout: Its layout by blocks.
         device: Where the copy is.
         copy: False if nobody else has the network: then it is used itself.
+        precision: Of the arithmetic of training steps.
     """
 
     def __init__(
-        self, skeleton: nn.Module, layout: Layout, device: torch.device | str = "cpu", *, copy: bool = True
+        self,
+        skeleton: nn.Module,
+        layout: Layout,
+        device: torch.device | str = "cpu",
+        *,
+        copy: bool = True,
+        precision: Precision = "float32",
     ) -> None:
+        self.precision = precision
         self.module = (deepcopy(skeleton) if copy else skeleton).to(device)
         self.frozen_statistics = False
         """Whether training normalizes by the running statistics and leaves them as they are."""
@@ -42,18 +54,21 @@ class FlatModel:
         for entry in layout.entries:
             if entry.trained:
                 parameter = parameters[entry.name]
-                view = self._view(self.weights, entry.block, entry.start, entry.stop, entry.shape)
+                view = entry.view(self.weights[entry.block])
                 view.copy_(parameter.detach())
                 parameter.data = view
-                parameter.grad = self._view(self.gradients, entry.block, entry.start, entry.stop, entry.shape)
+                parameter.grad = entry.view(self.gradients[entry.block])
             else:
-                view = self._view(self.statistics, entry.block, entry.start, entry.stop, entry.shape)
+                view = entry.view(self.statistics[entry.block])
                 view.copy_(buffers[entry.name])
                 buffers[entry.name].data = view
 
-    @staticmethod
-    def _view(flats: list[Tensor], block: int, start: int, stop: int, shape: torch.Size) -> Tensor:
-        return flats[block][start:stop].view(shape)
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Return the logits of a training step, as float32."""
+        if self.precision == "float32":
+            return self.module(inputs)  # type: ignore[no-any-return]
+        with torch.autocast(inputs.device.type, torch.bfloat16):
+            return self.module(inputs).float()  # type: ignore[no-any-return]
 
     def zero_gradients(self) -> None:
         """Clear the gradients in place, so that they stay views."""

@@ -242,9 +242,9 @@ class Validation:
     Clients with the same validation images share one forward pass.
     """
 
-    def __init__(self, method: Method, clients: Iterable[Client]) -> None:
+    def __init__(self, method: Method, clients: Iterable[Client], device: torch.device | str = "cpu") -> None:
         self._method = method
-        self._model: FlatModel = method.task.network.workspace()
+        self._model: FlatModel = method.task.network.workspace(device)
         self._sets: dict[Images, NDArray[np.float64]] = {}
         self._count = 0
         for client in clients:

@@ -34,7 +34,7 @@ class BasisMean:
         self._weights = [torch.zeros_like(matrix, dtype=torch.float64) for matrix in bases.weights]
         self._statistics = [torch.zeros_like(matrix, dtype=torch.float64) for matrix in bases.statistics]
         rows = bases.count + bases.major
-        self._share = torch.zeros(len(bases.weights), rows, dtype=torch.float64)
+        self._share = bases.weights[0].new_zeros(len(bases.weights), rows, dtype=torch.float64)
         self._usage = torch.zeros_like(self._share)
         self._total = 0.0
 

@@ -118,6 +118,7 @@ class PFedHN(Method):
         own=("embedding",), default=("embedding", "embedding+lp", "embedding+ft"), frozen=("embedding",)
     )
     Config: ClassVar[type[MethodConfig]] = PFedHNConfig
+    flat_state: ClassVar[bool] = True  # the hypernetwork's outputs are flat vectors
     config: PFedHNConfig
 
     def init(self, seed: int) -> State:
