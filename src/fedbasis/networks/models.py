@@ -8,7 +8,7 @@ initial weights.
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from fedbasis.networks.efficientnet import EfficientNetLite0
 from fedbasis.networks.resolve import reference_of, resolve
@@ -322,10 +323,10 @@ class Network:
             raise InputError(f"The factory '{self.name}' must return a torch nn.Module, but returned {type(module)}.")
         return module
 
-    def skeleton(self) -> nn.Module:
-        """Build the module without memory for its weights, to compare names and shapes."""
+    def skeleton(self, device: str = "meta") -> nn.Module:
+        """Build the module without initial weights, and by default without memory for them, to compare shapes."""
         if self._built_in:
-            with torch.device("meta"):
+            with torch.device(device), _Uninitialized():
                 return self.build()
         return self.build()  # a user's own code need not know that device
 
@@ -391,6 +392,19 @@ class Network:
             return self.source
         factory: Callable[..., nn.Module] | nn.Module = resolve(self.name, MODELS, NETWORKS, "network")
         return factory
+
+
+class _Uninitialized(TorchFunctionMode):
+    """Leave out random initialization: on the meta device it draws nothing, but makes torch import its compiler."""
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Return the tensor of a function such as ``normal_`` as it is."""
+        given = kwargs or {}
+        if getattr(func, "__name__", "") in ("normal_", "uniform_", "trunc_normal_"):
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)
 
 
 def _redrawn(module: nn.Module) -> nn.Module:

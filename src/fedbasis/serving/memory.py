@@ -3,7 +3,9 @@
 A small file can name a large resolution: convolutions fit images of any size, so the tensors alone do not show it.
 """
 
+import math
 import os
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +13,21 @@ from torch import Tensor, nn
 from fedbasis.networks.models import MODELS, Network
 from pflbed.errors import InputError
 
+SMALL = 64
+"""Pixels of a side of the images that are tried."""
+
 
 def activations(network: Network) -> int:
-    """Count the numbers that the layers of a built-in network make of one image; 0 for a user's own code."""
+    """Count the numbers that the layers of a built-in network make of one image; 0 for a user's own code.
+
+    Those of a large image are in proportion to those of a small one, whose forward pass is cheap. (A pass on the meta
+    device makes torch import its compiler, which takes two seconds.)
+    """
     if network.source is not None or network.name not in MODELS:
         return 0
-    module, total = network.skeleton().eval(), 0
+    sides = network.input_shape[1:]
+    small = min(sides[0], SMALL), min(sides[1], SMALL)
+    module, total = replace(network, resolution=small).skeleton("cpu").eval(), 0
 
     def add(layer: nn.Module, given: object, made: Tensor) -> None:
         nonlocal total
@@ -26,8 +37,8 @@ def activations(network: Network) -> int:
         if not list(layer.children()):
             layer.register_forward_hook(add)
     with torch.no_grad():
-        module(torch.zeros(1, *network.input_shape, device="meta"))
-    return total
+        module(torch.zeros(1, network.channels, *small))
+    return total * math.prod(sides) // math.prod(small)
 
 
 def require_memory(network: Network, images: int, batch: int) -> None:
