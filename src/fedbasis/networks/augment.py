@@ -24,6 +24,8 @@ TRIES = 10
 PADDING = 4
 """Black pixels on every side of an image before a padded crop."""
 
+NOTHING = torch.empty(1, 0, dtype=torch.int64)
+
 
 def augmented(
     pixels: Tensor, how: Augment, generator: torch.Generator, reach: int = 2, size: Resolution | None = None
@@ -50,7 +52,7 @@ def draw_windows(
     A window of a shift or of a padded crop may begin outside of the image.
     """
     if how == "none":
-        return torch.empty(count, 0, dtype=torch.int64)
+        return NOTHING.expand(count, 0)
     if how == "resized-crop+flip":
         boxes = crop_boxes(count, height, width, generator)
     else:

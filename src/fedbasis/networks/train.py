@@ -6,8 +6,9 @@ coefficient learning and all other methods share the batches, their order and th
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -29,7 +30,7 @@ Objective = Callable[[Tensor, Tensor, Tensor], Tensor]  # logits, labels, row nu
 MAX_PIXELS = 2**22
 """Pixels that are predicted at once: 256 images of 128 x 128, 4 of 1024 x 1024."""
 MAX_DRAWN = 2**20
-"""Images whose batches are drawn in advance."""
+"""Images whose batches are drawn in advance, at most."""
 
 
 @dataclass(frozen=True)
@@ -191,14 +192,16 @@ class Batch:
     def inputs(self, data: Examples, recipe: Recipe, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return the augmented inputs and the labels, as the network with the weights ``like`` needs them."""
         pixels = data.pixels.index_select(0, self.rows)
-        pixels = cut(pixels, recipe.augment, self.windows, self.there, recipe.preprocessing.crop).to(like.device)
+        if recipe.augment != "none":
+            pixels = cut(pixels, recipe.augment, self.windows, self.there, recipe.preprocessing.crop)
+        pixels = pixels.to(like.device)
         return recipe.preprocessing(pixels, like.dtype), data.labels.index_select(0, self.rows).to(like.device)
 
 
 def draw_batches(
     data: Examples, recipe: Recipe, generator: torch.Generator, only: tuple[int, int] | None = None
 ) -> Iterator[Batch]:
-    """Draw the batches of all epochs, many epochs in advance, so that their numbers are copied to a device at once.
+    """Draw the batches of all epochs; on a device many of them in advance, so that they are copied to it at once.
 
     Args:
         data: The client's images.
@@ -206,41 +209,44 @@ def draw_batches(
         generator: Draws the order of the images and their augmentation; it is on the CPU, whatever the device.
         only: The range of batches to draw, as (start, stop), of all epochs; None: all.
     """
-    passed, chunk = 0, max(1, MAX_DRAWN // len(data))
-    for start in range(0, recipe.epochs, chunk):
-        parts: list[tuple[Tensor, bool]] = []
-        windows: list[Tensor] = []
-        for _ in range(start, min(start + chunk, recipe.epochs)):
-            epoch = batches(len(data), recipe.batch, generator)
-            for number, rows in enumerate(epoch, start=1):
-                passed += 1
-                if only is None or only[0] < passed <= only[1]:
-                    parts.append((rows, number == len(epoch)))
-                    windows.append(_windows(len(rows), data, recipe, generator))
-        yield from _on_device(parts, windows, data.pixels.device)
+    return _on_device(_drawn(data, recipe, generator, only), data, recipe.batch)
 
 
 def augment_batches(
     rows: Sequence[Tensor], data: Examples, recipe: Recipe, generator: torch.Generator
 ) -> Iterator[Batch]:
     """Draw the augmentation of batches of given rows."""
-    windows = [_windows(len(part), data, recipe, generator) for part in rows]
-    return _on_device([(part, False) for part in rows], windows, data.pixels.device)
+    drawn = (Batch(part, windows := _windows(len(part), data, recipe, generator), windows) for part in rows)
+    return _on_device(drawn, data, recipe.batch)
+
+
+def _drawn(data: Examples, recipe: Recipe, generator: torch.Generator, only: tuple[int, int] | None) -> Iterator[Batch]:
+    passed = 0
+    for _ in range(recipe.epochs):
+        parts = batches(len(data), recipe.batch, generator)
+        for number, rows in enumerate(parts, start=1):
+            passed += 1
+            if only is None or only[0] < passed <= only[1]:
+                windows = _windows(len(rows), data, recipe, generator)
+                yield Batch(rows, windows, windows, number == len(parts))
 
 
 def _windows(count: int, data: Examples, recipe: Recipe, generator: torch.Generator) -> Tensor:
     return draw_windows(count, data.pixels.shape[1], data.pixels.shape[2], recipe.augment, generator)
 
 
-def _on_device(
-    parts: Sequence[tuple[Tensor, bool]], windows: Sequence[Tensor], device: torch.device
-) -> Iterator[Batch]:
-    """Make batches on a device; all of them are copied at once."""
-    rows, there = [part for part, _ in parts], list(windows)
-    if device.type != "cpu" and parts:
-        rows, there = at_once(rows, device), at_once(there, device)
-    for (_, ends), here, window, same in zip(parts, rows, windows, there, strict=True):
-        yield Batch(here, window, same, ends)
+def _on_device(drawn: Iterator[Batch], data: Examples, size: int) -> Iterator[Batch]:
+    """Return batches whose numbers are where the images are."""
+    device = data.pixels.device
+    return drawn if device.type == "cpu" else _copied(drawn, device, max(1, MAX_DRAWN // size))
+
+
+def _copied(drawn: Iterator[Batch], device: torch.device, count: int) -> Iterator[Batch]:
+    """Copy batches to a device, so many at once."""
+    while part := list(islice(drawn, count)):
+        rows = at_once([batch.rows for batch in part], device)
+        there = at_once([batch.windows for batch in part], device)
+        yield from (replace(b, rows=mine, there=same) for b, mine, same in zip(part, rows, there, strict=True))
 
 
 def at_once(parts: Sequence[Tensor], device: torch.device | str) -> list[Tensor]:
