@@ -15,7 +15,7 @@ from pflbed.errors import InputError
 
 SIX = {"init", "broadcast", "client_update", "aggregate", "model", "adapt"}
 HELPERS = {"build", "bind", "setup", "mean", "serving", "updates", "insight"}
-DECLARED = {"about", "ways", "Config", "serving_type", "updates_type", "insight_type", "state_group"}
+DECLARED = {"about", "ways", "Config", "serving_type", "updates_type", "insight_type", "state_group", "flat_state"}
 BESIDE: dict[type, set[str]] = {
     Serving: {"published", "check", "alike_models", "check_learned", "participant", "refit", "probabilities"},
     Updates: {
