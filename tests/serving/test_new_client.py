@@ -19,6 +19,7 @@ from fedbasis.serving.new_client import (
     serve_folder,
     write_model,
 )
+from helpers.accelerator import DEVICE, Accelerator
 from pflbed.errors import InputError
 from serving.artifacts import edit
 from shapes import shapes_examples, write_images
@@ -54,6 +55,15 @@ def test_the_accuracy_after_is_that_of_the_model_that_is_kept(
         model.load(tensors)
         guesses = predict(model.module, data.pixels[held], served.card.pixels).argmax(1)
         assert accuracy == pytest.approx(float((guesses == data.labels[held]).double().mean()))
+
+
+@pytest.mark.parametrize("way", [None, "lp", "prior+ft"])
+def test_a_new_client_may_have_a_gpu(bases: Path, tmp_path: Path, way: str | None) -> None:
+    folder = write_images(tmp_path / "client", 9)
+    with Accelerator():
+        served = serve_folder(bases, folder, way, Adaptation(epochs=2, rate=0.02), 3, device=DEVICE)
+    assert {tensor.device.type for tensor in served.fitted.tensors.values()} == {"cpu"}
+    write_model(served, tmp_path / "model")
 
 
 def test_few_images_are_all_trained_on() -> None:

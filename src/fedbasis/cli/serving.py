@@ -30,6 +30,9 @@ OwnNetwork = Annotated[
 ]
 
 
+DEVICE_HELP = "cpu, cuda, cuda:1, mps ...; auto takes a GPU if there is one."
+
+
 class Keep(StrEnum):
     """Which epoch's model is written."""
 
@@ -64,6 +67,7 @@ def personalize(
     as_json: Annotated[
         bool, typer.Option("--json", help="For machines: one json object instead of the table.")
     ] = False,
+    device: Annotated[str, typer.Option(help=DEVICE_HELP)] = "auto",
     trust: Trust = False,
     network: OwnNetwork = None,
 ) -> None:
@@ -74,6 +78,7 @@ def personalize(
     one. The images stay where they are, nothing is sent, and no copy of them is written.
     """
     from fedbasis.cli.display import print_bad, value_table
+    from fedbasis.engines.choice import device_of
     from fedbasis.methods.base import Adaptation
     from fedbasis.serving.new_client import ENOUGH, serve_folder, write_model
     from fedbasis.serving.personalize import UNTRAINED
@@ -83,7 +88,8 @@ def personalize(
         raise InputError(f"The output {out} must not exist yet, but it does; choose another name or remove it.")
     writable(out.parent)
     plan = Adaptation(epochs=epochs, rate=rate, batch=batch)
-    served = serve_folder(bases, data, how, plan, seed, keep=keep.value, trust=trust, network=network)
+    where = device_of(device)
+    served = serve_folder(bases, data, how, plan, seed, keep=keep.value, trust=trust, network=network, device=where)
     write_model(served, out)
     if as_json:
         summary = {
@@ -141,7 +147,7 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="One json object per image, with all probabilities.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated: image, class, probability.")] = False,
     batch: Annotated[int, typer.Option(min=1, max=100_000, help="Images that are predicted at once.")] = 64,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps ...; auto takes a GPU if there is one.")] = "auto",
+    device: Annotated[str, typer.Option(help=DEVICE_HELP)] = "auto",
     trust: Trust = False,
     network: OwnNetwork = None,
 ) -> None:

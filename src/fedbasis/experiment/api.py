@@ -16,7 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from fedbasis.engines.choice import devices_of, workers_for
+from fedbasis.engines.choice import device_of, devices_of, workers_for
 from fedbasis.engines.client_state import ClientStates
 from fedbasis.engines.download import Download
 from fedbasis.engines.simulation import Simulation
@@ -328,6 +328,7 @@ def personalize(
     statistics: Statistics | None = None,
     seed: int = 0,
     keep: Literal["last", "best"] = "last",
+    device: str = "auto",
 ) -> Personal:
     """Personalize a model for a new client, from its own images alone.
 
@@ -350,6 +351,7 @@ def personalize(
             None: the way's default.
         seed: Decides the order of the images and which are held out.
         keep: The model of the last epoch, or of the best one on held-out images.
+        device: "auto", "cpu", "cuda", ...
 
     Returns:
         The personal model.
@@ -371,7 +373,7 @@ def personalize(
     plan = Adaptation(epochs=epochs, rate=rate, batch=batch, statistics=statistics)
     served = new_client.serve(
         trained.method, card, trained.state, data, way, plan, seed, keep=keep, bad=bad, bases="the trained method",
-        folder=where,
+        folder=where, device=device_of(device),
     )  # fmt: skip
     model, state = new_client.model_of(served)
     return Personal(trained.method, state, model, served.before, served.after, served.tables)

@@ -18,6 +18,7 @@ from flwr.app import Context as FlowerContext
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
+from fedbasis.engines.choice import device_of
 from fedbasis.engines.download import as_received
 from fedbasis.flower.expected import read_block
 from fedbasis.flower.node import Node
@@ -110,8 +111,9 @@ def update(node: Node, plan: FederatedRun, payload: Payload) -> Payload:
     if not 0 <= checkpoint <= round or not 0 <= version <= round:
         raise InputError(f"Round {round} cannot follow version {version} and checkpoint {checkpoint}.")
     states = node.states(payload.word("run"), version, checkpoint)
-    images = _images(node, plan)
-    context = Context(payload.number("seed"), node.name, method.task.network.workspace(), round)
+    device = device_of(plan.experiment.machine.device)
+    images = _images(node, plan).to(device)
+    context = Context(payload.number("seed"), node.name, method.task.network.workspace(device), round)
     with context.random_layers():
         sent, after = method.client_update(_received(method, payload), states.read(node.name, version), images, context)
     states.write(node.name, round, after)
@@ -127,8 +129,10 @@ def fit(node: Node, plan: FederatedRun, payload: Payload) -> Payload:
         raise InputError("The bases that the server sent are not of this federation's classes and method.")
     out = node.place(payload.word("run")) / "model"
     adaptation = plan.experiment.personalize.adaptation()
-    images = _images(node, plan)
-    served = serve(method, card, _received(method, payload), images, None, adaptation, payload.number("seed"))
+    images, device = _images(node, plan), device_of(plan.experiment.machine.device)
+    served = serve(
+        method, card, _received(method, payload), images, None, adaptation, payload.number("seed"), device=device
+    )
     write_model(served, out, overwrite=True)
     numbers = {key: float(getattr(served, key)) for key in ("before", "after", "images", "held_out")}
     return Payload({"how": served.way}, numbers)

@@ -140,12 +140,14 @@ def serve_folder(
     keep: Literal["last", "best"] = "last",
     trust: bool = False,
     network: NetworkSource | None = None,
+    device: torch.device | str = "cpu",
 ) -> Served:
     """Personalize a model for a client's folder."""
     card, server = artifact.load(bases_at(bases), "bases", trust, network)
     data, bad = read_folder(folder, card, plan.batch)
     method = method_of(card, network)
-    return serve(method, card, server, data, way, plan, seed, keep=keep, bad=bad, bases=str(bases), folder=str(folder))
+    names = {"bases": str(bases), "folder": str(folder)}
+    return serve(method, card, server, data, way, plan, seed, keep=keep, bad=bad, device=device, **names)
 
 
 def serve(
@@ -161,6 +163,7 @@ def serve(
     bad: Sequence[tuple[str, str]] = (),
     bases: str = "the bases",
     folder: str = "the client's data",
+    device: torch.device | str = "cpu",
 ) -> Served:
     """Personalize a model for a client's images; ``bases`` and ``folder`` are what errors call these."""
     require_fit(method, server, bases)
@@ -184,7 +187,8 @@ def serve(
         )
     train = Examples(data.pixels[~held], data.labels[~held])
     test = Examples(data.pixels[held], data.labels[held]) if held.any() else train
-    context = Context(seed, "new client", method.task.network.workspace())
+    train = train.to(device)
+    context = Context(seed, "new client", method.task.network.workspace(device))
 
     def accuracy(now: Context, learned: Tensors) -> float:
         guesses = method.serving.probabilities(now.model, learned, test.pixels).argmax(1)
