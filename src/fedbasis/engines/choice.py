@@ -47,7 +47,7 @@ def device_of(name: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(
-            f"machine.device '{name}' must be a device of this machine, but it is not: {reason}."
+            f"The device '{name}' must be a device of this machine, but it is not: {reason}; use auto or cpu."
         ) from error
     return torch.device(name)
 

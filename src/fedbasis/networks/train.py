@@ -191,11 +191,9 @@ class Batch:
 
     def inputs(self, data: Examples, recipe: Recipe, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return the augmented inputs and the labels, as the network with the weights ``like`` needs them."""
-        pixels = data.pixels.index_select(0, self.rows)
-        if recipe.augment != "none":
-            pixels = cut(pixels, recipe.augment, self.windows, self.there, recipe.preprocessing.crop)
-        pixels = pixels.to(like.device)
-        return recipe.preprocessing(pixels, like.dtype), data.labels.index_select(0, self.rows).to(like.device)
+        pixels, labels = (all_of.index_select(0, self.rows) for all_of in (data.pixels, data.labels))
+        pixels = cut(pixels, recipe.augment, self.windows, self.there, recipe.preprocessing.crop)
+        return recipe.preprocessing(pixels.to(like.device), like.dtype), labels.to(like.device)
 
 
 def draw_batches(
