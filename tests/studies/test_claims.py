@@ -18,9 +18,11 @@ from fedbasis.report.tables import Grid
 from fedbasis.serving.evaluation import ResultRow
 from fedbasis.studies import STUDIES, paper
 from fedbasis.studies.base import Results, RunRequest, Setup
+from fedbasis.studies.cifar import CifarNew
 from fedbasis.studies.grids import PAPER
+from fedbasis.studies.new_clients import OURS, WITHOUT
 from fedbasis.studies.scales import SCALES
-from fedbasis.studies.variants import Key
+from fedbasis.studies.variants import Key, row_title
 from fedbasis.training.runs import Run
 
 SETUP = Setup(SCALES["paper"], seeds=(0, 1, 2), strict=False)
@@ -176,24 +178,32 @@ def test_claims_about_bases_need_enough_of_them_and_a_significant_difference() -
 
 
 def test_only_seeds_that_all_rows_have_are_averaged() -> None:
-    study = STUDIES["cifar-new"]
+    study = CifarNew()
     requests = [request for request in study.requests(SETUP) if request.testbed == "cifar10"]
-    score = {"fedavg": 70.0, "per-fedavg-fo": 72.0, "fedbasis-paper": 74.0, "fedbasis": 76.0}
+    score = {"fedavg": 70.0, "knn-per": 71.0, "per-fedavg-fo": 72.0, "fedbasis-paper": 74.0, "fedbasis": 76.0}
 
     def outcome(request: RunRequest) -> Printed:
-        ways = {(way, "M"): (score[request.name] + 10 * request.seed,) for way in request.experiment.ways}
+        ways = {(way, "M"): (_score(request.name, way) + 10 * request.seed,) for way in request.experiment.ways}
         return Printed(Run(Path(request.name)), scores=ways, of_seed=request.seed)
+
+    def _score(name: str, how: str) -> float:
+        return 75.0 if (name, how) == WITHOUT else score[name]
+
+    def rows(found: Results, mean_seed: float, without: str = "") -> None:
+        grid = study.chapter(SETUP, found).tables[0]
+        keys = [key for key in study.keys(SETUP, "cifar10") if key[0] != without]
+        assert [title.text for title, _ in grid.rows] == [row_title(key) for key in keys]
+        values = [cells[0].value for _, cells in grid.rows]
+        assert values == pytest.approx([_score(*key) + 10 * mean_seed for key in keys])
+        assert [key for key, (_, cells) in zip(keys, grid.rows, strict=True) if cells[0].best] == [OURS]
 
     kept = [request for request in requests if (request.name, request.seed) != ("per-fedavg-fo", 1)]
     found = Results({request.key: outcome(request) for request in kept})
-    grid = study.chapter(SETUP, found).tables[0]
-    assert [cells[0].value for _, cells in grid.rows] == pytest.approx([80, 82, 84, 86])  # seeds 0 and 2 of every row
-    assert [cells[0].best for _, cells in grid.rows] == [False, False, False, True]
+    rows(found, 1.0)  # seeds 0 and 2 of every row
     assert found.lacking(requests) == [
-        "1 of 12 runs are missing (per-fedavg-fo on cifar10, seed 1): what is left of a table, its marks and its "
+        "1 of 15 runs are missing (per-fedavg-fo on cifar10, seed 1): what is left of a table, its marks and its "
         "claims are over the seeds that all its rows have."
     ]
     whole = Results({request.key: outcome(request) for request in requests if request.name != "fedavg"})
-    grid = study.chapter(SETUP, whole).tables[0]
-    assert [cells[0].value for _, cells in grid.rows] == pytest.approx([82, 84, 86])  # all seeds of what there is
+    rows(whole, 1.0, without="fedavg")  # all seeds of what there is
     assert Results({request.key: outcome(request) for request in requests}).lacking(requests) == []

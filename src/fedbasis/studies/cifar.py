@@ -1,7 +1,9 @@
 """Tables 5 and 6: the usual setting on CIFAR, five classes a client, for clients that took part and for new ones.
 
 A client that took part and has a model of its own from training is scored with that one (``client-state``); where a
-method keeps none, the client adapts the server's state as a new client would, with all of its images.
+method keeps none, the client adapts the server's state as a new client would, with all of its images. The paper's table
+6 has three rows. The others here are controls, as in the main table: what needs no training, linear probes, nearest
+neighbours, fine-tuning with a proximal term, and FedBasis without its coefficients.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,11 +15,16 @@ from fedbasis.report.tables import Grid
 from fedbasis.studies import paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import PAPER, another_scale, budget, measured, number, printed, table, title
-from fedbasis.studies.new_clients import OURS, rows_of
+from fedbasis.studies.new_clients import OURS, WITHOUT, pull, rows_of
 from fedbasis.studies.variants import Key, row_title
-from fedbasis.studies.verdicts import PAIRS, highest, last
+from fedbasis.studies.verdicts import PAIRS, higher, highest, last
 
 SIZE = "M"
+CONTROLS: tuple[Key, ...] = (
+    ("fedavg", "none"), ("fedavg", "prior"), ("fedavg", "lp"), ("fedavg", "ft-prox"), ("fedavg", "prior+ft"),
+    ("knn-per", "knn"), ("knn-per", "knn+ft"), WITHOUT,
+)  # fmt: skip
+"""Rows of table 6 that the paper does not have."""
 
 
 class CifarNew(Study):
@@ -27,14 +34,15 @@ class CifarNew(Study):
     aliases: ClassVar[tuple[str, ...]] = ("table-6",)
     title: ClassVar[str] = "CIFAR: new clients"
     served: ClassVar[str] = "new"
+    controls: ClassVar[tuple[Key, ...]] = CONTROLS
 
     def figures(self, setup: Setup, testbed: str) -> Mapping[Key, float]:
         """The paper's numbers."""
         return paper.CIFAR_NEW[printed(setup, testbed)]
 
     def keys(self, setup: Setup, testbed: str) -> list[Key]:
-        """The rows: those of the paper, and FedBasis with the settings of this repository."""
-        return [*self.figures(setup, testbed), OURS]
+        """The rows: those of the paper, controls, and FedBasis with the settings of this repository."""
+        return [*self.figures(setup, testbed), *self.controls, OURS]
 
     def testbeds(self, setup: Setup) -> tuple[str, ...]:
         """The datasets."""
@@ -59,7 +67,8 @@ class CifarNew(Study):
         for testbed in self.testbeds(setup):
             runs = found.by_name(self.requests(setup), testbed)
             tables.append(self._grid(setup, testbed, runs))
-            text += [another_scale(setup, testbed, printed(setup, testbed)), budget(setup, testbed, runs), PAIRS]
+            text += [another_scale(setup, testbed, printed(setup, testbed)), budget(setup, testbed, runs)]
+            text += [*([pull(setup, testbed, "fedavg")] if self.controls else []), PAIRS]
             text += self._claims(setup, testbed, runs)
         return Chapter(self.name, self.title, text, tables)
 
@@ -77,13 +86,16 @@ class CifarNew(Study):
 
     def _claims(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> list[str]:
         scores = {key: last(runs.get(key[0]) or [], key[1], SIZE) for key in self.keys(setup, testbed)}
-        own = (paper.FEDBASIS, OURS)
+        own = (paper.FEDBASIS, OURS, WITHOUT)
         others = {row_title(key): mine for key, mine in scores.items() if mine and key not in own}
         claims: list[str] = []
-        for key in own:
+        for key in own[:2]:
             name = row_title(key)
             ours = f"{title(setup, testbed)}: {name}", scores[key]
             claims += highest(f"{name} is better than every other method", ours, others)
+        if scores.get(OURS) and scores.get(WITHOUT):
+            ours = f"{title(setup, testbed)}: {row_title(OURS)}", scores[OURS]
+            claims += higher("coefficients help FedBasis", ours, (row_title(WITHOUT), scores[WITHOUT]))
         return claims
 
 
@@ -94,6 +106,7 @@ class CifarParticipating(CifarNew):
     aliases: ClassVar[tuple[str, ...]] = ("table-5",)
     title: ClassVar[str] = "CIFAR: clients that took part"
     served: ClassVar[str] = "participating"
+    controls: ClassVar[tuple[Key, ...]] = ()
 
     def figures(self, setup: Setup, testbed: str) -> Mapping[Key, float]:
         """Twelve methods."""
