@@ -1,10 +1,12 @@
 """All tables and figures at the smallest scale: runs shared, killed and taken up again."""
 
+import csv
 import functools
 import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,15 +16,19 @@ from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
+from safetensors.torch import load_file
 
 from fedbasis.report import svg
+from fedbasis.report.runs import RunData
+from fedbasis.report.tables import NOTHING
 from fedbasis.studies import STUDIES, studies
 from fedbasis.studies.base import Setup
+from fedbasis.studies.costs import costs
 from fedbasis.studies.plan import plan
 from fedbasis.studies.run import carry_out_plan, write_all
 from fedbasis.studies.scales import SCALES
 from fedbasis.training.events import ignore
-from fedbasis.training.runs import Run, read_lines
+from fedbasis.training.runs import Run, read_lines, rewrite_lines
 from helpers.cli_reproduce import reproduce
 from helpers.cli_trials import wait_until
 from pflbed.sources import digits4
@@ -70,6 +76,7 @@ def test_all_names_give_a_page_tables_and_figures(everything: tuple[Path, str]) 
     tables = {path.stem for path in (out / "tables").glob("*.md")}
     assert {"datasets", "new-clients", "ablation", "cifar-participating", "communication", "meta-rates"} <= tables
     assert {"new-clients-chosen-digits4", "pca", "pca-projected"} <= tables
+    assert {"new-clients-costs-digits4", "all-methods-costs-digits4", "cifar-new-costs-shards"} <= tables
 
 
 def test_the_page_of_text_shows_every_table_and_figure_and_how_it_was_made(everything: tuple[Path, str]) -> None:
@@ -173,7 +180,35 @@ def test_the_table_of_what_was_chosen_has_the_runs_own_choices(everything: tuple
     chosen = {line.split(",")[0]: line.split(",")[1:] for line in lines}
     assert chosen["FedAvg + FT (frozen statistics)"][:2] == ["frozen", "0.01"]
     assert chosen["FedAvg"][1] == ""  # nothing is trained
-    assert float(chosen["FedBasis"][2]) > 0
+
+
+def test_the_table_of_costs_counts_bytes_as_files_and_messages_have_them(everything: tuple[Path, str]) -> None:
+    out, _ = everything
+    with (out / "tables" / "new-clients-costs-digits4.csv").open(newline="") as file:
+        costs = {row[""]: row for row in csv.DictReader(file)}
+    for name, method in (("FedBasis", "fedbasis"), ("kNN-Per", "knn-per")):
+        tensors = load_file(next((out / "runs").glob(f"{method}-*")) / "bases" / "tensors.safetensors")
+        size = sum(tensor.numpy().nbytes for tensor in tensors.values())
+        assert costs[name]["new client download, MB"] == f"{size / 1e6:.3g}"
+    one = costs["FedAvg"]["new client download, MB"]
+    assert costs["FedBasis without coefficients"]["new client download, MB"] == one  # the server can combine the bases
+    assert costs["FedAvg"]["a round down, MB"] == costs["FedAvg"]["a round up, MB"] == one
+    assert float(costs["FedBasis"]["a round down, MB"]) > float(one)
+    assert costs["FedAvg"]["new client numbers"] == "0"
+    assert float(costs["FedBasis"]["S s"]) > 0
+
+
+def test_a_run_without_measured_memory_is_still_read(everything: tuple[Path, str], tmp_path: Path) -> None:
+    out, _ = everything
+    runs = {name: RunData(Run(next((out / "runs").glob(f"{name}-*")))) for name in ("fedrep",)}
+    old = Run(shutil.copytree(runs["fedrep"].path, tmp_path / "fedrep-old"))
+    lines = [{k: v for k, v in line.items() if k != "peak_memory"} for line in read_lines(old.evaluation)]
+    rewrite_lines(old.evaluation, lines)
+    how = runs["fedrep"].rows[0].how
+    grids = [costs("x", "X", {"fedrep": [run]}, [("fedrep", how)], ["S"]) for run in (runs["fedrep"], RunData(old))]
+    new, before = ([cell.text for cell in grid.rows[0][1]] for grid in grids)
+    assert before[1] == NOTHING
+    assert (before[0], *before[2:]) == (new[0], *new[2:])
 
 
 def test_a_dry_run_tells_what_is_done(everything: tuple[Path, str]) -> None:

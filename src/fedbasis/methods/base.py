@@ -211,6 +211,18 @@ class ValueTable:
     """Whether the numbers of a row add up to one, so that they can be drawn as bars."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Learns:
+    """What a new client learns in one way of personalizing, running statistics apart."""
+
+    parameters: frozenset[str] = frozenset()
+    """Names of the parameters of its model that are trained."""
+    besides: int = 0
+    """Numbers that are no parameters of its model, such as coefficients."""
+    per_image: int = 0
+    """Numbers that it stores of each of its images."""
+
+
 class Companion:
     """The base of the helper objects of a bound method."""
 
@@ -271,6 +283,10 @@ class Serving(Companion):
         """
         model: Tensors = self.method.model(server)
         return model if state is None else {**model, **state[self.method.state_group]}
+
+    def learns(self, way: str) -> Learns | None:
+        """Return what a new client learns in one of the method's own ways; None (default): tables do not say."""
+        return None
 
     def refit(self, way: str, data: Examples, context: Context) -> Tensors:
         """Return what a client predicts with besides its model, after the model of ``way`` was trained further.

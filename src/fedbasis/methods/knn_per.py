@@ -25,6 +25,7 @@ from fedbasis.methods.base import (
     About,
     Adaptation,
     Context,
+    Learns,
     MethodConfig,
     Serving,
     Ways,
@@ -71,6 +72,12 @@ class KNNPerServing(Serving):
         share = float(require_tensor(learned, "lam", ()))
         if not 0 <= share <= 1 or not len(features):
             raise InputError("A datastore must hold images and a weight from 0 to 1, but it does not.")
+
+    def learns(self, way: str) -> Learns:
+        """Return the features and the label of every image, and lam where the client chooses it."""
+        layer = self.method.task.network.build().get_submodule(self.method.task.classifier)
+        features = next(layer.parameters()).flatten(1).shape[1]
+        return Learns(besides=int(self.method.config.lam == "tuned"), per_image=features + 1)
 
     def refit(self, way: str, data: Examples, context: Context) -> Tensors:
         """Store the client's images again, by the features of the model as it is now."""

@@ -38,7 +38,7 @@ ROUND: Fields = {
 }  # fmt: skip
 RECORD: Fields = {
     "client": str, "how": str, "size": str, "rate": NUMBER, "validation": list, "validate_every": int,
-    "statistics": str | None, "learned": dict | None,
+    "statistics": str | None, "learned": dict | None, "peak_memory": int | None,
 }  # fmt: skip
 PREDICTIONS: Fields = {"last_predicted": list, "best_predicted": list}
 """Class indices of all test images: too long to keep in memory."""

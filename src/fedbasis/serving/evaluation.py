@@ -24,6 +24,7 @@ from fedbasis.networks.classifier import apply_head, passed
 from fedbasis.networks.statistics import Statistics, has_statistics
 from fedbasis.networks.train import examples_of, to_device
 from fedbasis.serving.automatic import AUTO, PRIOR
+from fedbasis.serving.peak import PeakMemory
 from fedbasis.serving.personalize import (
     CLIENT_STATE,
     UNTRAINED,
@@ -162,12 +163,14 @@ def serve(worker: WorkerContext, server: State, item: ServeTask) -> Result:
     """
     method, client = worker.method, item.client
     before = None if item.how in UNTRAINED else _before(worker, server, client)
+    peak = PeakMemory(worker.device)
     started = time.perf_counter()
     statistics = item.plan.statistics or default_statistics(method, item.how)
     predictions = SharedPredictions(worker, item.how, statistics)
     data = examples_of(client.sized(item.size)).to(worker.device)
 
     def validate(_: Context, learned: Tensors) -> float:
+        peak.stop()  # validation images are many, and no part of serving a client
         return weighted_accuracy(predictions(client.val, learned), client.val.labels, client.val_weights)
 
     context = Context(item.seed, client.id, worker.model)
@@ -194,6 +197,7 @@ def serve(worker: WorkerContext, server: State, item: ServeTask) -> Result:
         "statistics": statistics,
         "images": len(data),
         "seconds": round(adapted, 3),
+        "peak_memory": peak.bytes,
         "losses": [round(loss, 5) for loss in outcome.losses if np.isfinite(loss)],
         **({} if before is None else {"before": round(before, 5)}),
         "validation": [round(score, 5) for score in outcome.validation],

@@ -14,6 +14,7 @@ from fedbasis.report.runs import RunData
 from fedbasis.report.tables import Grid
 from fedbasis.studies import paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
+from fedbasis.studies.costs import costs
 from fedbasis.studies.grids import PAPER, another_scale, budget, measured, number, printed, table, title
 from fedbasis.studies.new_clients import OURS, WITHOUT, pull, rows_of
 from fedbasis.studies.variants import Key, row_title
@@ -62,11 +63,13 @@ class CifarNew(Study):
         return requests
 
     def chapter(self, setup: Setup, found: Results) -> Chapter:
-        """A table for every dataset."""
+        """A table for every dataset, and the costs of serving new clients."""
         tables, text = [], []
         for testbed in self.testbeds(setup):
             runs = found.by_name(self.requests(setup), testbed)
             tables.append(self._grid(setup, testbed, runs))
+            if self.served == "new":
+                tables.append(costs(testbed, title(setup, testbed), runs, self.keys(setup, testbed), [SIZE]))
             text += [another_scale(setup, testbed, printed(setup, testbed)), budget(setup, testbed, runs)]
             text += [*([pull(setup, testbed, "fedavg")] if self.controls else []), PAIRS]
             text += self._claims(setup, testbed, runs)

@@ -7,7 +7,7 @@ this repository beside the printed ones.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean, variance
+from statistics import variance
 from typing import Any, ClassVar
 
 from fedbasis.experiment.config import PersonalizeConfig
@@ -17,6 +17,7 @@ from fedbasis.report.tables import NOTHING, Cell, Grid
 from fedbasis.serving.evaluation import ResultRow
 from fedbasis.studies import paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
+from fedbasis.studies.costs import costs
 from fedbasis.studies.grids import PAPER, another_scale, budget, marked, measured, number, printed, title
 from fedbasis.studies.scales import Scale
 from fedbasis.studies.variants import PRINTED, Key, row_title
@@ -91,7 +92,7 @@ class NewClients(Study):
         ]
 
     def chapter(self, setup: Setup, found: Results) -> Chapter:
-        """Two tables for every dataset."""
+        """Three tables for every dataset."""
         tables, text = [], []
         for testbed in setup.scale.main:
             runs = found.by_name(self.requests(setup), testbed)
@@ -105,7 +106,7 @@ class NewClients(Study):
         return Chapter(self.name, self.title, text, tables)
 
     def grids(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> list[Grid]:
-        """Lay out Last, Best and |Delta| by size, and the paper's; then what was chosen and what it costs."""
+        """Lay out Last, Best and |Delta| by size, and the paper's; then what was chosen, and what it costs."""
         paper_scores = paper.NEW_CLIENTS[printed(setup, testbed)]
         names, keys = sizes(setup, testbed), [key for key in self.keys if runs.get(key[0])]
         rows: list[tuple[Cell, Sequence[Cell]]] = []
@@ -117,7 +118,9 @@ class NewClients(Study):
         groups = [pair for size in names for pair in ((f"size {size}", 3), (f"{PAPER} {size}", 3))]
         caption = f"{title(setup, testbed)}: personalized accuracy of new clients, in %"
         scores = {6 * i: [last(runs[name], how, size) for name, how in keys] for i, size in enumerate(names)}
-        return [Grid(caption, groups, columns, marked(rows, scores)), chosen(setup, testbed, runs, keys)]
+        results = Grid(caption, groups, columns, marked(rows, scores))
+        spent = costs(testbed, title(setup, testbed), runs, keys, names)
+        return [results, chosen(setup, testbed, runs, keys), spent]
 
     def notes(self, setup: Setup, testbed: str) -> list[str]:
         """Note how rows are chosen and compared, and how often clients are validated."""
@@ -162,7 +165,7 @@ def _rivals(scores: Mapping[Key, PairScores], kept: Callable[[Key], bool] = lamb
 
 
 def chosen(setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]], keys: Sequence[Key]) -> Grid:
-    """Lay out what was chosen on validation images, all of it where seeds differ, and the seconds to serve a client."""
+    """Lay out what was chosen on validation images, all of it where seeds differ."""
     names, rows = sizes(setup, testbed), []
     for key in keys:
         cells = []
@@ -171,16 +174,14 @@ def chosen(setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]], ke
             folder = runs[key[0]][0].folder
             statistics = dict.fromkeys(row.statistics for row in mine if row.statistics)
             rates = sorted({row.rate for row in mine}) if learns(key) else []
-            seconds = fmean(row.seconds for row in mine) if mine else None
             cells += [
                 Cell(", ".join(statistics) or NOTHING, run=folder),
                 Cell(", ".join(f"{rate:g}" for rate in rates) or NOTHING, run=folder),
-                number(seconds, 2, folder),
             ]
         rows.append((Cell(row_title(key), run=runs[key[0]][0].folder), cells))
-    caption = f"{title(setup, testbed)}: what was chosen on validation images, and seconds to serve a client"
-    groups = [(f"size {size}", 3) for size in names]
-    return Grid(caption, groups, ["statistics", "rate", "s"] * len(names), rows, name=f"chosen-{testbed}")
+    caption = f"{title(setup, testbed)}: what was chosen on validation images"
+    groups = [(f"size {size}", 2) for size in names]
+    return Grid(caption, groups, ["statistics", "rate"] * len(names), rows, name=f"chosen-{testbed}")
 
 
 class AllMethods(NewClients):

@@ -18,6 +18,7 @@ from fedbasis.methods.base import (
     Adaptation,
     Context,
     Insight,
+    Learns,
     Method,
     MethodConfig,
     Sent,
@@ -64,6 +65,12 @@ class FedBasisServing(Serving):
                     f"The settings must fit the tensors, but they say {expected} bases and there are {count}."
                 )
         super().check(published)
+
+    def learns(self, way: str) -> Learns:
+        """Return K coefficients a block, and the block of the classifier where it is trained too."""
+        layout, classifier = self.method.task.layout, self.method.classifier_block(way)
+        trained = frozenset(entry.name for entry in layout.select(True) if entry.block == classifier)
+        return Learns(parameters=trained, besides=self.method.config.bases * len(layout.blocks))
 
     def alike_models(self, state: State) -> AlikeModels | None:
         """Return the bases, which are near to the major basis, or to their mean; None during the warm start."""
@@ -288,7 +295,7 @@ class FedBasis(Method):
         self, way: str, server: State, data: Examples, context: Context, plan: Adaptation
     ) -> Iterator[tuple[float, Tensors]]:
         """Learn psi, and for ``coefficients+classifier`` an offset of the classifier, with the bases frozen."""
-        classifier = self.task.layout.block_of(self.task.classifier) if way.endswith("+classifier") else None
+        classifier = self.classifier_block(way)
         work = LocalWork(context.model, data, plan.recipe(self.task.recipe), None, _watched(context))
         bases = self._on_device(server, context)
         psi = self._uniform(context.model.weights[0])
@@ -296,6 +303,10 @@ class FedBasis(Method):
         steps = learn_coefficients(work, bases, psi, context.generator("adapt"), settings, classifier)
         for loss in by_epoch(steps):
             yield loss, {PSI: psi.cpu().clone()}
+
+    def classifier_block(self, way: str) -> int | None:
+        """Return the number of the block that gets a trained offset in this way; None: none does."""
+        return self.task.layout.block_of(self.task.classifier) if way.endswith("+classifier") else None
 
     def bases(self, state: State) -> BasisSet:
         """Return the bases of a state."""

@@ -32,6 +32,7 @@ from fedbasis.methods.base import (
     About,
     Adaptation,
     Context,
+    Learns,
     Method,
     MethodConfig,
     Sent,
@@ -95,6 +96,10 @@ class PFedHNServing(Serving):
         require_same(published[HYPER], expected, "The hypernetwork")
         require_same(published[START], {"embedding": torch.Size((config.embedding,))}, "The mean embedding")
         super().check(published)
+
+    def learns(self, way: str) -> Learns:
+        """Return the embedding."""
+        return Learns(besides=self.method.config.embedding)
 
     def published(self, server: State) -> State:
         """Return the hypernetwork and the mean embedding, without the clients' embeddings."""
