@@ -76,14 +76,14 @@ def test_all_names_give_a_page_tables_and_figures(everything: tuple[Path, str]) 
     tables = {path.stem for path in (out / "tables").glob("*.md")}
     assert {"datasets", "new-clients", "ablation", "cifar-participating", "communication", "meta-rates"} <= tables
     assert {"new-clients-chosen-digits4", "pca", "pca-projected"} <= tables
-    assert {"new-clients-costs-digits4", "all-methods-costs-digits4", "cifar-new-costs-shards"} <= tables
+    assert {"parts", "new-clients-costs-digits4", "all-methods-costs-digits4", "cifar-new-costs-shards"} <= tables
 
 
 def test_the_page_of_text_shows_every_table_and_figure_and_how_it_was_made(everything: tuple[Path, str]) -> None:
     out, _ = everything
     page = (out / "results.md").read_text()
     assert "fedbasis reproduce all --scale smoke" in page
-    assert "18 of 18 results are on this page" in page
+    assert "19 of 19 results are on this page" in page
     for path in (out / "figures").glob("*.svg"):
         assert f"(figures/{path.name})" in page
     for path in (out / "tables").glob("*.md"):
@@ -186,10 +186,11 @@ def test_the_table_of_costs_counts_bytes_as_files_and_messages_have_them(everyth
     out, _ = everything
     with (out / "tables" / "new-clients-costs-digits4.csv").open(newline="") as file:
         costs = {row[""]: row for row in csv.DictReader(file)}
-    for name, method in (("FedBasis", "fedbasis"), ("kNN-Per", "knn-per")):
-        tensors = load_file(next((out / "runs").glob(f"{method}-*")) / "bases" / "tensors.safetensors")
-        size = sum(tensor.numpy().nbytes for tensor in tensors.values())
-        assert costs[name]["new client download, MB"] == f"{size / 1e6:.3g}"
+    (folder, *_) = (out / "runs").glob("fedavg-*")
+    size = sum(tensor.numpy().nbytes for tensor in load_file(folder / "bases" / "tensors.safetensors").values())
+    models = {"FedAvg": 1, "kNN-Per": 1, "FedBasis": 3, "FedBasis (as printed)": 3}  # two bases and a major one
+    for name, count in models.items():
+        assert costs[name]["new client download, MB"] == f"{count * size / 1e6:#.3g}"
     one = costs["FedAvg"]["new client download, MB"]
     assert costs["FedBasis without coefficients"]["new client download, MB"] == one  # the server can combine the bases
     assert costs["FedAvg"]["a round down, MB"] == costs["FedAvg"]["a round up, MB"] == one
@@ -200,15 +201,31 @@ def test_the_table_of_costs_counts_bytes_as_files_and_messages_have_them(everyth
 
 def test_a_run_without_measured_memory_is_still_read(everything: tuple[Path, str], tmp_path: Path) -> None:
     out, _ = everything
-    runs = {name: RunData(Run(next((out / "runs").glob(f"{name}-*")))) for name in ("fedrep",)}
-    old = Run(shutil.copytree(runs["fedrep"].path, tmp_path / "fedrep-old"))
+    (run,) = [Run(folder) for folder in (out / "runs").glob("fedrep-*") if '"whom": "new"' in _config(folder)]
+    old = Run(shutil.copytree(run.folder, tmp_path / "fedrep-old"))
     lines = [{k: v for k, v in line.items() if k != "peak_memory"} for line in read_lines(old.evaluation)]
     rewrite_lines(old.evaluation, lines)
-    how = runs["fedrep"].rows[0].how
-    grids = [costs("x", "X", {"fedrep": [run]}, [("fedrep", how)], ["S"]) for run in (runs["fedrep"], RunData(old))]
+    grids = [costs("x", "X", {"fedrep": [RunData(one)]}, [("fedrep", "lp")], ["S"]) for one in (run, old)]
     new, before = ([cell.text for cell in grid.rows[0][1]] for grid in grids)
     assert before[1] == NOTHING
     assert (before[0], *before[2:]) == (new[0], *new[2:])
+
+
+def test_parts_read_the_main_table_and_train_nothing_more(everything: tuple[Path, str]) -> None:
+    out, _ = everything
+    with (out / "tables" / "parts.csv").open(newline="") as file:
+        rows = {row[""].partition(". ")[2]: row for row in csv.DictReader(file)}
+    with (out / "tables" / "new-clients.csv").open(newline="") as file:
+        main = {row[""]: row for row in csv.DictReader(file)}
+    for name in ("FedAvg", "FedAvg + class prior"):
+        assert [rows[name][f"{size} Last"] for size in "SM"] == [main[name][f"{size} Last"] for size in "SM"]
+    assert len(rows) == 9
+    gain = float(rows["FedAvg + class prior"]["M Last"]) - float(rows["FedAvg"]["M Last"])
+    assert float(rows["FedAvg + class prior"]["M gain"]) == pytest.approx(gain, abs=0.1001)
+    alone = [folder for folder in (out / "runs").glob("fedbasis-*") if "coefficients@own" in _config(folder)]
+    (training,) = {json.loads((folder / "done").read_text())["training"] for folder in alone}
+    sharing = [f for f in (out / "runs").iterdir() if json.loads((f / "done").read_text())["training"] == training]
+    assert len(sharing) > len(alone) == 1
 
 
 def test_a_dry_run_tells_what_is_done(everything: tuple[Path, str]) -> None:

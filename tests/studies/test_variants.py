@@ -51,7 +51,7 @@ def test_methods_leave_out_variants_too() -> None:
 
 def test_main_tables_have_three_seeds_and_others_at_least_one() -> None:
     seeds = {name: CPU.of(study).seeds for name, study in STUDIES.items()}
-    main = {"new-clients", "all-methods", "variance"}
+    main = {"new-clients", "all-methods", "variance", "parts"}
     assert {name: found for name, found in seeds.items() if len(found) != 1} == dict.fromkeys(main, (0, 1, 2))
     assert {CPU.of(study).seeds for name, study in STUDIES.items() if name not in main} == {(0,)}
     items = plan(studies(["new-clients", "ablation"]), CPU)

@@ -1,4 +1,4 @@
-"""Every table and figure of the paper by name: a file each, or one for several that read the same runs."""
+"""Every table and figure of the paper by name, and one more: a file each, or one for those that read the same runs."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,6 +10,7 @@ from fedbasis.studies.coefficients import Coefficients
 from fedbasis.studies.collapse import Collapse, Communication
 from fedbasis.studies.curves import Curves
 from fedbasis.studies.new_clients import AllMethods, NewClients, Variance
+from fedbasis.studies.parts import Parts
 from fedbasis.studies.pca import PCA
 from fedbasis.studies.rates import MetaRates, Rates
 from fedbasis.studies.regularized import Regularized
@@ -21,7 +22,7 @@ STUDIES: Mapping[str, Study] = {
     for study in (
         Datasets(), NewClients(), Regularized(), Ablation(), CifarParticipating(), CifarNew(), Communication(),
         MetaRates(), AllMethods(), Variance(), Bases(), Collapse(), Rates(), Coefficients(), Split(), ClientsStudy(),
-        PCA(), Curves(),
+        PCA(), Curves(), Parts(),
     )
 }  # fmt: skip
 ALIASES: Mapping[str, str] = {alias: study.name for study in STUDIES.values() for alias in study.aliases}

@@ -87,7 +87,7 @@ def _mean(values: Sequence[float], runs: Sequence[RunData]) -> Cell:
     if not values:
         return Cell(NOTHING)
     mean = fmean(values)
-    return Cell(f"{mean:,.0f}" if mean >= 100 else f"{mean:.3g}", mean, runs[0].folder)
+    return Cell(f"{mean:,.0f}" if mean >= 100 else f"{mean:#.3g}", mean, runs[0].folder)
 
 
 def _megabytes(values: Sequence[float], runs: Sequence[RunData]) -> Cell:
