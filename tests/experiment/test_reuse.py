@@ -37,3 +37,18 @@ def test_what_clients_keep_is_not_lent(dataset: Path, tmp_path: Path) -> None:
     kept = prepare(parse(raw(dataset, "ditto", personalize={"whom": "participating", "ways": ["client-state"]})))
     assert kept.training_digest == plain.training_digest
     assert reuse_training(kept, tmp_path) is None
+
+
+def test_a_method_that_trains_as_another_takes_over_its_training(dataset: Path, tmp_path: Path) -> None:
+    fedavg, knn = (prepare(parse(raw(dataset, name))) for name in ("fedavg", "knn-per"))
+    assert fedavg.training_digest == knn.training_digest
+    execute(fedavg, tmp_path / "lent")
+    found = reuse_training(knn, tmp_path / "lent")
+    assert found is not None
+    assert found.folder == fedavg.run(tmp_path / "lent").folder
+    lent, own = execute(knn, tmp_path / "lent"), execute(knn, tmp_path / "own")
+    for name in CHOICES:
+        assert [r[name] for r in read_lines(lent.evaluation)] == [r[name] for r in read_lines(own.evaluation)]
+    assert (lent.bases / "card.json").read_bytes() == (own.bases / "card.json").read_bytes()
+    along = prepare(parse(raw(dataset, "knn-per", train={"serve_every": 1})))
+    assert reuse_training(along, tmp_path / "lent") is None  # it serves new clients while it trains

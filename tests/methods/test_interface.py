@@ -15,9 +15,10 @@ from pflbed.errors import InputError
 
 SIX = {"init", "broadcast", "client_update", "aggregate", "model", "adapt"}
 HELPERS = {"build", "bind", "setup", "mean", "serving", "updates", "insight"}
-DECLARED = {"about", "ways", "Config", "serving_type", "updates_type", "insight_type", "state_group", "flat_state"}
+DECLARED = {"about", "ways", "Config", "serving_type", "updates_type", "insight_type", "state_group", "flat_state",
+            "trains_as"}  # fmt: skip
 BESIDE: dict[type, set[str]] = {
-    Serving: {"published", "check", "alike_models", "check_learned", "participant", "refit", "probabilities"},
+    Serving: {"published", "check", "alike_models", "check_learned", "participant", "refit", "probabilities", "learns"},
     Updates: {
         "averages", "needs_single_updates", "require_clients", "reference", "as_averageable", "from_average",
         "aggregate_rounded", "require_average",

@@ -18,7 +18,7 @@ from fedbasis.engines.choice import device_of, devices_of, workers_for
 from fedbasis.engines.client_state import ClientStates
 from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.simulation import Simulation
-from fedbasis.experiment.config import Experiment, PersonalizeConfig
+from fedbasis.experiment.config import Experiment
 from fedbasis.experiment.setup import TrainingRun, method_for
 from fedbasis.methods.base import Method
 from fedbasis.networks.models import Network
@@ -104,9 +104,7 @@ class Prepared:
     @property
     def training_digest(self) -> str:
         """A digest that is equal for experiments with the same training, whatever their personalization."""
-        e = self.experiment
-        same = e if e.train.serve_every else e.model_copy(update={"personalize": PersonalizeConfig()})
-        return same.digest(self.identity)
+        return self.experiment.training.digest(self.identity)
 
     def run(self, out: Path) -> Run:
         """Return the run's folder below ``out``."""

@@ -318,6 +318,15 @@ class Experiment(ConfigSection):
         return self.personalize.ways or find_method(self.method_name).ways.default
 
     @property
+    def training(self) -> "Experiment":
+        """The same for experiments that train alike: without what matters only when new clients are served."""
+        if self.train.serve_every:
+            return self
+        name = METHODS[self.method_name].trains_as if self.method_name in METHODS else ""
+        method = {"method_name": name, "method": METHODS[name].Config()} if name else {}
+        return self.model_copy(update={"personalize": PersonalizeConfig(), **method})
+
+    @property
     def slug(self) -> str:
         """The method's name, as used in folder names."""
         return re.sub(r"[^a-z0-9]+", "-", self.method_name.rpartition(":")[2].lower()).strip("-")

@@ -34,7 +34,7 @@ def reuse_training(prepared: Prepared, out: Path) -> Run | None:
 
 
 def _same_training(prepared: Prepared, out: Path) -> Run | None:
-    for folder in sorted(out.glob(f"{prepared.experiment.slug}-*")):
+    for folder in sorted(out.glob("*-*")):
         run = Run(folder)
         if run.done and read_json_object(folder / "done", "The file").get("training") == prepared.training_digest:
             return run

@@ -405,6 +405,8 @@ class Method(ABC):
     insight_type: ClassVar[type[Insight]] = Insight
     state_group: ClassVar[str] = ""
     """The group of the client state whose tensors replace the server's in the client's own model; empty: none."""
+    trains_as: ClassVar[str] = ""
+    """The method whose training, with its default settings, this one's is; empty: it has its own."""
     flat_state: ClassVar[bool] = False
     """Whether the state has tensors in the order of a layout's flat vectors, which must then be the same everywhere."""
 

@@ -104,6 +104,7 @@ class KNNPer(FedAvg):
         new_client="the global model mixed with the nearest neighbours among its own images (knn)",
     )
     serving_type: ClassVar[type[Serving]] = KNNPerServing
+    trains_as: ClassVar[str] = "fedavg"
     ways: ClassVar[Ways] = Ways(
         own=("knn",),
         default=("knn",),

@@ -25,7 +25,7 @@ class Item:
     @cached_property
     def training_key(self) -> str:
         """The same text for runs that share their training; a run that serves during training shares it with none."""
-        e = self.experiment
+        e = self.experiment.training
         serving = () if not e.train.serve_every else (self.request.key,)
         return str((e.seed, e.data, e.model, e.train, e.method_name, e.method, serving))
 
