@@ -17,6 +17,7 @@ from fedbasis.serving.personalize import split_way
 from fedbasis.studies import STUDIES, tuned
 from fedbasis.studies.base import Setup
 from fedbasis.studies.candidates import RATES, TRIES, TUNABLES
+from fedbasis.studies.grids import chosen_on
 from fedbasis.studies.plan import Item
 from fedbasis.studies.scales import SCALES
 from fedbasis.studies.tuned import Try, Tuned, TunedMethod, read_tuned, shipped
@@ -181,6 +182,26 @@ def test_rates_and_statistics_that_won_are_those_of_the_tables_unless_a_study_va
     )
     assert varied["personalize"]["by_way"] == {"ft": {"statistics": ["shrunk"]}}
     assert "by_way" not in Setup(SCALES["cpu"], strict=False).raw("pacs", "fedavg")["personalize"]
+    tuned.shipped.cache_clear()
+
+
+def test_tables_say_which_methods_were_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cpu-pacs.json").write_text(json.dumps(a_log({"fedavg": [0.7, 0.8], PRINTED: [0.8, 0.7]}, [{}, {}])))
+    monkeypatch.setattr(tuned, "HERE", tmp_path)
+    tuned.shipped.cache_clear()
+    setup = Setup(SCALES["cpu"], strict=False)
+    both = chosen_on(setup, "pacs", ["fedavg", PRINTED])
+    assert both.startswith("Settings, learning rates and normalization statistics were chosen on the tuning part")
+    assert both.endswith("with 2 tries for every method.")
+    some = chosen_on(setup, "pacs", ["fedavg", "fedrep", "fedbasis"])
+    assert some.startswith(f"{both} Not tuned: FedRep, FedBasis. There, settings are the defaults")
+    for plain in (
+        chosen_on(setup, "pacs", ["fedrep"]),
+        chosen_on(setup, "cifar10", ["fedavg"]),
+        chosen_on(replace(setup, tuned=False), "pacs", ["fedavg"]),
+    ):
+        assert plain.startswith("Every method has its default settings")
+        assert "validation images" in plain
     tuned.shipped.cache_clear()
 
 

@@ -15,7 +15,7 @@ from fedbasis.report.tables import Grid
 from fedbasis.studies import paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.costs import costs
-from fedbasis.studies.grids import PAPER, another_scale, budget, measured, number, printed, table, title
+from fedbasis.studies.grids import PAPER, another_scale, budget, chosen_on, measured, number, printed, table, title
 from fedbasis.studies.new_clients import OURS, WITHOUT, pull, rows_of
 from fedbasis.studies.variants import Key, row_title
 from fedbasis.studies.verdicts import PAIRS, higher, highest, last
@@ -71,6 +71,8 @@ class CifarNew(Study):
             if self.served == "new":
                 tables.append(costs(testbed, title(setup, testbed), runs, self.keys(setup, testbed), [SIZE]))
             text += [another_scale(setup, testbed, printed(setup, testbed)), budget(setup, testbed, runs)]
+            names = list(dict.fromkeys(name for name, _ in self.keys(setup, testbed) if setup.allows(name)))
+            text += [chosen_on(setup, testbed, names)]
             text += [*([pull(setup, testbed, "fedavg")] if self.controls else []), PAIRS]
             text += self._claims(setup, testbed, runs)
         return Chapter(self.name, self.title, text, tables)

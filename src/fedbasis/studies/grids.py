@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
 
+from fedbasis.methods import METHODS
 from fedbasis.methods.fedrep import FedRepConfig
 from fedbasis.report.paired import bold
 from fedbasis.report.tables import NOTHING, Cell, Grid
 from fedbasis.studies.base import Setup
-from fedbasis.studies.variants import PRINTED
+from fedbasis.studies.tuned import shipped
+from fedbasis.studies.variants import PRINTED, variant
 from fedbasis.studies.verdicts import PairScores
 
 PAPER = "paper*"
@@ -80,6 +82,28 @@ def budget(setup: Setup, testbed: str, runs: Mapping[str, object]) -> str:
     if {"fedbasis", PRINTED} & set(runs):
         parts.append(f"FedBasis {epochs} on its bases after {epochs} on its coefficients")
     return f"{'; '.join(parts)}."
+
+
+def chosen_on(setup: Setup, testbed: str, names: Sequence[str]) -> str:
+    """Return a note on which images chose the settings, learning rates and statistics of these methods and variants."""
+    log = shipped(setup.scale.name, testbed) if setup.tuned else None
+    tuned = [name for name in names if log is not None and name in log.methods]
+    others = [name for name in names if name not in tuned]
+    validation = (
+        "the learning rate and, for ways that do not fix them, the normalization statistics of a row are chosen on "
+        "validation images, for every row by the same rule."
+    )
+    if log is None or not tuned:
+        return f"Every method has its default settings at this scale; {validation}"
+    tries = len(log.methods[tuned[0]].tries)
+    note = (
+        "Settings, learning rates and normalization statistics were chosen on the tuning part of the dataset, which no "
+        f"table shows, with {tries} tries for every method."
+    )
+    if not others:
+        return note
+    rest = ", ".join(variant(name).title or METHODS[variant(name).method].about.title for name in others)
+    return f"{note} Not tuned: {rest}. There, settings are the defaults, and {validation}"
 
 
 def title(setup: Setup, testbed: str) -> str:

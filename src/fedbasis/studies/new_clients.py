@@ -18,7 +18,7 @@ from fedbasis.serving.evaluation import ResultRow
 from fedbasis.studies import paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.costs import costs
-from fedbasis.studies.grids import PAPER, another_scale, budget, marked, measured, number, printed, title
+from fedbasis.studies.grids import PAPER, another_scale, budget, chosen_on, marked, measured, number, printed, title
 from fedbasis.studies.scales import Scale
 from fedbasis.studies.variants import PRINTED, Key, row_title
 from fedbasis.studies.verdicts import PAIRS, PairScores, claim, higher, highest, last, stopping
@@ -52,10 +52,6 @@ SIZES: Mapping[str, float] = {"S": 0.5, "M": 1.0}
 """PFLBed's own, where a scale says nothing else."""
 SINGLE = ("none", "prior", "embedding", "knn")
 """Ways that train nothing, or for which the paper prints one number."""
-CHOSEN = (
-    "The learning rate and, for ways that do not fix them, the normalization statistics of a row are chosen on "
-    "validation images, for every row by the same rule."
-)
 
 
 def main_request(setup: Setup, testbed: str, name: str, seed: int) -> RunRequest:
@@ -125,7 +121,8 @@ class NewClients(Study):
     def notes(self, setup: Setup, testbed: str) -> list[str]:
         """Note how rows are chosen and compared, and how often clients are validated."""
         every = setup.testbed(testbed).personalize.get("validate_every", 1)
-        notes = [CHOSEN, pull(setup, testbed, "fedavg"), PAIRS]
+        names = [name for name in dict.fromkeys(name for name, _ in self.keys) if setup.allows(name)]
+        notes = [chosen_on(setup, testbed, names), pull(setup, testbed, "fedavg"), PAIRS]
         if validations(setup, testbed) == 1:
             said = "Validation looks only at the end of each stage of personalization, so Best and |Δ| are no results."
             return [*notes, said]
@@ -165,7 +162,7 @@ def _rivals(scores: Mapping[Key, PairScores], kept: Callable[[Key], bool] = lamb
 
 
 def chosen(setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]], keys: Sequence[Key]) -> Grid:
-    """Lay out what was chosen on validation images, all of it where seeds differ."""
+    """Lay out the statistics and the rate of every row, all of them where seeds differ."""
     names, rows = sizes(setup, testbed), []
     for key in keys:
         cells = []
@@ -179,7 +176,7 @@ def chosen(setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]], ke
                 Cell(", ".join(f"{rate:g}" for rate in rates) or NOTHING, run=folder),
             ]
         rows.append((Cell(row_title(key), run=runs[key[0]][0].folder), cells))
-    caption = f"{title(setup, testbed)}: what was chosen on validation images"
+    caption = f"{title(setup, testbed)}: statistics and learning rate of every row"
     groups = [(f"size {size}", 2) for size in names]
     return Grid(caption, groups, ["statistics", "rate"] * len(names), rows, name=f"chosen-{testbed}")
 
