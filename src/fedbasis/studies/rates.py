@@ -25,8 +25,9 @@ PROBES: tuple[Key, ...] = (("fedavg", "lp"), WITHOUT)
 OWN: tuple[Key, ...] = (paper.FEDBASIS, OURS)
 TOGETHER = (
     "All rates of a row vary together: of the whole network in fine-tuning, of the classifier in a linear probe, of "
-    "the classifier and the coefficients in FedBasis. The normalization statistics are chosen at every rate on "
-    "validation images. A verdict compares, client by client, the range of the scores over the rates."
+    "the classifier and the coefficients in FedBasis. The normalization statistics of a row are those that were tuned "
+    "for it, or else chosen at every rate on validation images. A verdict compares, client by client, the range of the "
+    "scores over the rates."
 )
 
 
