@@ -78,6 +78,10 @@ class BasisSet:
         """K: the number of bases besides the major one."""
         return self.weights[0].shape[0] - self.major
 
+    def stacked(self) -> "BasisSet":
+        """Return the bases as one matrix per block, which they are."""
+        return self
+
     def to(self, device: torch.device | str) -> "BasisSet":
         """Return the same bases on a device."""
         weights, statistics = ([matrix.to(device) for matrix in kind] for kind in (self.weights, self.statistics))
@@ -88,6 +92,13 @@ class BasisSet:
         return self.layout.unflatten(
             [matrix[index].clone() for matrix in self.weights], [matrix[index].clone() for matrix in self.statistics]
         )
+
+    def views(self) -> list[Tensors]:
+        """Return all rows as named models, which are views."""
+        return [
+            self.layout.unflatten([m[i] for m in self.weights], [m[i] for m in self.statistics])
+            for i in range(self.count + self.major)
+        ]
 
     def combine_into(self, c: Tensor, model: FlatModel, statistics: bool = True) -> None:
         """Write the combined model theta = c V, and by default its statistics, to a working model."""
