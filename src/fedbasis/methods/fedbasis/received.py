@@ -13,11 +13,11 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from fedbasis.methods.fedbasis.bases import MAJOR, BasisSet, groups_of
-from fedbasis.tensors.blocks import Layout, LayoutEntry
+from fedbasis.methods.fedbasis.bases import MAJOR, BasisSet, groups_of, require_models, stack
+from fedbasis.tensors.blocks import Layout
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.packed import ALIGNED
-from fedbasis.tensors.params import State, Tensors, require_same
+from fedbasis.tensors.params import State, Tensors
 
 CHUNK = 2**16
 """How many numbers of a large tensor are combined at a time; smaller tensors are stacked."""
@@ -79,8 +79,7 @@ class ReceivedBases:
     """
 
     def __init__(self, layout: Layout, models: Sequence[Tensors], major: bool) -> None:
-        for i, model in enumerate(models):
-            require_same(model, layout.shapes, f"Basis {i}")
+        require_models(layout, models)
         self.layout, self.major, self._models = layout, major, models
         self._weights, self._statistics = (list(_parts(layout, trained, models)) for trained in (True, False))
 
@@ -129,20 +128,10 @@ def _parts(layout: Layout, trained: bool, models: Sequence[Tensors]) -> Iterator
         entries = list(run)
         start, stop = entries[0].start, entries[-1].stop
         if not large:
-            yield _Stacked(block, start, stop, _stack(entries, models))
+            yield _Stacked(block, start, stop, stack(entries, models))
             continue
         for entry in entries:
             rows = [torch.split(entry.flat(model[entry.name]), CHUNK) for model in models]
             for number, chunk in enumerate(zip(*rows, strict=True)):
                 first = entry.start + number * CHUNK
                 yield _InPlace(block, first, first + len(chunk[0]), chunk)
-
-
-def _stack(entries: Sequence[LayoutEntry], models: Sequence[Tensors]) -> Tensor:
-    """Copy neighbouring tensors of every basis to a row of a matrix."""
-    start, stop = entries[0].start, entries[-1].stop
-    matrix = models[0][entries[0].name].new_empty(len(models), stop - start)
-    for row, model in zip(matrix, models, strict=True):
-        for entry in entries:
-            row[entry.start - start : entry.stop - start] = entry.flat(model[entry.name])
-    return matrix
