@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbasis.tensors.blocks import Layout
-from fedbasis.tensors.params import Tensors
+from fedbasis.tensors.params import Tensors, require_same
 
 Precision = Literal["float32", "bf16"]
 """Of the arithmetic of training steps: float32, or bfloat16 by torch's autocast; weights are float32 in both."""
@@ -51,15 +51,15 @@ class FlatModel:
             name: buffer.clone() for name, buffer in self.module.named_buffers() if not buffer.is_floating_point()
         }
         parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
+        self._views = layout.unflatten(self.weights, self.statistics)
         for entry in layout.entries:
+            view = self._views[entry.name]
             if entry.trained:
                 parameter = parameters[entry.name]
-                view = entry.view(self.weights[entry.block])
                 view.copy_(parameter.detach())
                 parameter.data = view
                 parameter.grad = entry.view(self.gradients[entry.block])
             else:
-                view = entry.view(self.statistics[entry.block])
                 view.copy_(buffers[entry.name])
                 buffers[entry.name].data = view
 
@@ -77,14 +77,18 @@ class FlatModel:
 
     def load(self, tensors: Tensors, where: str = "A model") -> None:
         """Replace all parameters and statistics, and reset the integer buffers."""
-        device = self.weights[0].device
-        weights = self.layout.flatten(tensors, True, where)
-        statistics = self.layout.flatten(tensors, False, where)
-        for flat, value in zip(self.weights + self.statistics, weights + statistics, strict=True):
-            flat.copy_(value.to(device))
-        for name, buffer in self.module.named_buffers():
-            if name in self._constants:
-                buffer.copy_(self._constants[name])
+        require_same(tensors, self.layout.shapes, where)
+        if self.weights[0].device.type == "cpu":
+            for name, view in self._views.items():
+                view.copy_(tensors[name])
+        else:  # few large copies to another device take less time than many small ones
+            flats = self.layout.flatten(tensors, True, where) + self.layout.flatten(tensors, False, where)
+            for flat, value in zip(self.weights + self.statistics, flats, strict=True):
+                flat.copy_(value)
+        if self._constants:
+            for name, buffer in self.module.named_buffers():
+                if name in self._constants:
+                    buffer.copy_(self._constants[name])
 
     def tensors(self) -> Tensors:
         """Return a copy of the current parameters and statistics on the CPU, by name."""

@@ -34,8 +34,9 @@ from fedbasis.methods.fedbasis import coefficients
 from fedbasis.methods.fedbasis.bases import MAJOR, BasisSet, groups_of
 from fedbasis.methods.fedbasis.collected import LocalModels, collected, without_collected
 from fedbasis.methods.fedbasis.config import FedBasisConfig
-from fedbasis.methods.fedbasis.learning import LocalWork, learn_coefficients
+from fedbasis.methods.fedbasis.learning import Bases, LocalWork, learn_coefficients
 from fedbasis.methods.fedbasis.local_round import train_locally
+from fedbasis.methods.fedbasis.received import ReceivedBases
 from fedbasis.methods.fedbasis.robust import alone, basis_mean
 from fedbasis.methods.fedbasis.rounded import with_rounding_undone
 from fedbasis.methods.fedbasis.upload import COEFFICIENTS, reference
@@ -312,19 +313,23 @@ class FedBasis(Method):
         """Return the bases of a state."""
         return BasisSet.from_state(self.task.layout, state)
 
-    def _on_device(self, state: State, context: Context) -> BasisSet:
-        return self.bases(state).to(context.model.weights[0].device)
+    def _on_device(self, state: State, context: Context) -> Bases:
+        """Return the bases where a client learns: read where they were received, or copied to its GPU."""
+        device = context.model.weights[0].device
+        if device.type == "cpu":
+            return ReceivedBases.from_state(self.task.layout, state)
+        return self.bases(state).to(device)
 
     def _uniform(self, like: Tensor) -> Tensor:
         return like.new_zeros(len(self.task.layout.blocks), self.config.bases)
 
 
-def _watched(context: Context) -> Callable[[BasisSet, Tensor], None] | None:
+def _watched(context: Context) -> Callable[[Bases, Tensor], None] | None:
     """Return a callback that reports the cosine of the bases and the entropy of alpha to ``context.watch``."""
     if (watch := context.watch) is None:
         return None
 
-    def step(bases: BasisSet, psi: Tensor) -> None:
+    def step(bases: Bases, psi: Tensor) -> None:
         entropy = float(coefficients.entropy(coefficients.alpha(psi)).mean())
         watch({"cosine": bases.cosine()[0], "plain_entropy": entropy})
 

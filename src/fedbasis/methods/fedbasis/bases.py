@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedbasis.tensors.blocks import Layout
+from fedbasis.tensors.blocks import Layout, LayoutEntry
 from fedbasis.tensors.flat import FlatModel
-from fedbasis.tensors.params import State, Tensors
+from fedbasis.tensors.params import State, Tensors, require_same
 from pflbed.errors import InputError
 
 MAJOR = "major"
@@ -39,6 +39,22 @@ def groups_of(state: State) -> list[str]:
     return groups
 
 
+def require_models(layout: Layout, models: Sequence[Tensors]) -> None:
+    """Raise an ``InputError`` if a basis does not fit the network."""
+    for i, model in enumerate(models):
+        require_same(model, layout.shapes, f"Basis {i}")
+
+
+def stack(entries: Sequence[LayoutEntry], models: Sequence[Tensors]) -> Tensor:
+    """Copy neighbouring tensors of a block to a matrix with a row per model."""
+    start, stop = (entries[0].start, entries[-1].stop) if entries else (0, 0)
+    matrix = next(iter(models[0].values())).new_empty(len(models), stop - start)
+    for row, model in zip(matrix, models, strict=True):
+        for entry in entries:
+            row[entry.start - start : entry.stop - start] = entry.flat(model[entry.name])
+    return matrix
+
+
 @dataclass(frozen=True)
 class BasisSet:
     """All bases: one matrix per block with a row per basis, the major basis (if there is one) first."""
@@ -51,16 +67,15 @@ class BasisSet:
     @classmethod
     def from_models(cls, layout: Layout, models: Sequence[Tensors], major: bool) -> "BasisSet":
         """Stack whole models; the first is the major basis if ``major`` is set."""
-        like = next(iter(models[0].values()))
-        stacked = [
-            [like.new_empty(len(models), layout.size(block, trained)) for block in range(len(layout.blocks))]
+        require_models(layout, models)
+        weights, statistics = (
+            [
+                stack([e for e in layout.select(trained) if e.block == block], models)
+                for block in range(len(layout.blocks))
+            ]
             for trained in (True, False)
-        ]
-        for i, model in enumerate(models):  # row by row, to avoid a second copy of all of them
-            for kind, trained in zip(stacked, (True, False), strict=True):
-                for matrix, flat in zip(kind, layout.flatten(model, trained, f"Basis {i}"), strict=True):
-                    matrix[i] = flat
-        return cls(layout, stacked[0], stacked[1], major)
+        )
+        return cls(layout, weights, statistics, major)
 
     @classmethod
     def from_state(cls, layout: Layout, state: State) -> "BasisSet":
@@ -78,6 +93,10 @@ class BasisSet:
         """K: the number of bases besides the major one."""
         return self.weights[0].shape[0] - self.major
 
+    def stacked(self) -> "BasisSet":
+        """Return the bases as one matrix per block, which they are."""
+        return self
+
     def to(self, device: torch.device | str) -> "BasisSet":
         """Return the same bases on a device."""
         weights, statistics = ([matrix.to(device) for matrix in kind] for kind in (self.weights, self.statistics))
@@ -88,6 +107,13 @@ class BasisSet:
         return self.layout.unflatten(
             [matrix[index].clone() for matrix in self.weights], [matrix[index].clone() for matrix in self.statistics]
         )
+
+    def views(self) -> list[Tensors]:
+        """Return all rows as named models, which are views."""
+        return [
+            self.layout.unflatten([m[i] for m in self.weights], [m[i] for m in self.statistics])
+            for i in range(self.count + self.major)
+        ]
 
     def combine_into(self, c: Tensor, model: FlatModel, statistics: bool = True) -> None:
         """Write the combined model theta = c V, and by default its statistics, to a working model."""
@@ -174,5 +200,8 @@ def rebuild(v: Tensor, c: Tensor, a: Tensor, theta_end: Tensor, share: Tensor | 
     """
     pull = (c / c.square().sum()).unsqueeze(1)
     theta_start = torch.mv(v.t(), c)
-    old = v if share is None else share.unsqueeze(1) * v
-    return pull * theta_end + a.to(v.dtype) * (old - pull * theta_start)
+    moved = v.clone() if share is None else share.unsqueeze(1) * v
+    moved -= pull * theta_start
+    moved *= a.to(v.dtype)
+    moved += pull * theta_end
+    return moved

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedbasis.methods.fedbasis import coefficients
 from fedbasis.methods.fedbasis.bases import BasisSet, FactoredRates, rebuild
+from fedbasis.methods.fedbasis.received import ReceivedBases
 from fedbasis.networks.train import (
     Examples,
     FlatAdam,
@@ -31,7 +32,8 @@ CoefficientStatistics = Literal["own", "batch", "frozen"]
 the running statistics to the client's images, ``batch`` normalizes by the batch and ends with the bases' statistics,
 ``frozen`` uses the bases' statistics for both."""
 Only = tuple[int, int] | None
-Watch = Callable[[BasisSet, Tensor], None] | None  # called after every local step with the current bases and psi
+Bases = BasisSet | ReceivedBases
+Watch = Callable[[Bases, Tensor], None] | None  # called after every local step with the current bases and psi
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class CoefficientSettings:
 
 def learn_coefficients(
     work: LocalWork,
-    bases: BasisSet,
+    bases: Bases,
     psi: Tensor,
     generator: torch.Generator,
     settings: CoefficientSettings,
@@ -149,7 +151,7 @@ def train_factored(
 
 
 def watch_rebuilt(
-    bases: BasisSet, psi: Tensor, c: Tensor, model: FlatModel, watch: Callable[[BasisSet, Tensor], None]
+    bases: BasisSet, psi: Tensor, c: Tensor, model: FlatModel, watch: Callable[[Bases, Tensor], None]
 ) -> Callable[[Tensor], None]:
     """Return a callback for ``train_factored`` that passes the rebuilt bases to ``watch`` after every step."""
 

@@ -7,9 +7,15 @@ import torch
 from torch import Tensor
 
 from fedbasis.methods.fedbasis import coefficients
-from fedbasis.methods.fedbasis.bases import BasisSet
 from fedbasis.methods.fedbasis.config import FedBasisConfig
-from fedbasis.methods.fedbasis.learning import LocalWork, learn_coefficients, train_bases, train_factored, watch_rebuilt
+from fedbasis.methods.fedbasis.learning import (
+    Bases,
+    LocalWork,
+    learn_coefficients,
+    train_bases,
+    train_factored,
+    watch_rebuilt,
+)
 from fedbasis.methods.fedbasis.upload import Upload
 from fedbasis.networks.train import MeanLoss
 from fedbasis.tensors.params import State
@@ -18,7 +24,7 @@ from fedbasis.tensors.params import State
 def train_locally(
     config: FedBasisConfig,
     work: LocalWork,
-    load: Callable[[], BasisSet],
+    load: Callable[[], Bases],
     psi: Tensor,
     *,
     coefficient_batches: torch.Generator,
@@ -50,14 +56,16 @@ def train_locally(
         weights = coefficients.alpha(psi, config.tau)
         c = coefficients.combination(weights, config.major)
         bases.combine_into(c, work.model)
-        watch = watch_rebuilt(bases, psi, c, work.model, work.watch) if work.watch else None
+        watch = watch_rebuilt(bases.stacked(), psi, c, work.model, work.watch) if work.watch else None
         del bases  # one model is all that the basis epochs need
         loss, a = train_factored(work, c, basis_batches, per_model, watch)
         upload, trained = Upload(work.model.tensors(), weights.cpu(), a), None
     else:
         joint = None if config.coordinate_descent else settings
-        loss, moved = train_bases(work, bases, psi, config.tau, basis_batches, per_model, config.basis_optimizer, joint)
+        loss, moved = train_bases(
+            work, bases.stacked(), psi, config.tau, basis_batches, per_model, config.basis_optimizer, joint
+        )
         weights, trained = coefficients.alpha(psi, config.tau), moved.weights
         upload = Upload(work.model.tensors(), weights.cpu(), torch.ones(len(weights), dtype=torch.float64))
-    sent = upload.factored() if whole is None else upload.full(whole, config.aggregation == "usage", trained)
+    sent = upload.factored() if whole is None else upload.full(whole.stacked(), config.aggregation == "usage", trained)
     return sent, weights, {"loss": loss.value(), "coefficient_loss": psi_loss.value()}

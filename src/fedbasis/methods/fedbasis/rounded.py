@@ -19,6 +19,7 @@ from fedbasis.methods.base import MODEL
 from fedbasis.methods.fedbasis.aggregation import UNUSED, BasisMean, divide, usage_of
 from fedbasis.methods.fedbasis.bases import BasisSet
 from fedbasis.methods.fedbasis.coefficients import combination
+from fedbasis.methods.fedbasis.received import ReceivedBases
 from fedbasis.methods.fedbasis.upload import read_bases, read_coefficients
 from fedbasis.tensors.params import State, Tensors
 from pflbed.errors import InputError
@@ -36,6 +37,7 @@ class RoundedBasisMean(BasisMean):
     def __init__(self, bases: BasisSet, by_usage: bool, exact: BasisSet) -> None:
         super().__init__(bases, by_usage)
         self.exact = exact
+        self._received = ReceivedBases(bases.layout, bases.views(), bases.major)  # combines as a client does
         self._kept = torch.zeros_like(self._share)  # sum of w b a
 
     def add(self, tensors: State, weight: float, where: str) -> None:
@@ -53,8 +55,8 @@ class RoundedBasisMean(BasisMean):
         sent = [] if MODEL in tensors else read_bases(bases, tensors, where)
         directions: dict[int, Tensor] = {}
         if MODEL in tensors:
-            for block, end in enumerate(bases.layout.flatten(tensors[MODEL], True, where)):
-                start = torch.mv(bases.weights[block].t(), c[block])  # a whole block, as a client combines it
+            ends = bases.layout.flatten(tensors[MODEL], True, where)
+            for block, (start, end) in enumerate(zip(self._received.combined(c), ends, strict=True)):
                 directions[block] = (end - a[block].to(end.dtype) * start) / c[block].square().sum()
         for block, piece, q in self._pieces():
             if MODEL in tensors:
