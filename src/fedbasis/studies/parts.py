@@ -30,7 +30,7 @@ TUNED = "coefficients+classifier"
 
 
 @dataclass(frozen=True)
-class Part:
+class PartRow:
     """One row: what is changed, and in which earlier row."""
 
     key: Key
@@ -39,16 +39,16 @@ class Part:
     """The number of the row it is compared with, from 1; 0: none."""
 
 
-PARTS: tuple[Part, ...] = (
-    Part((FEDAVG, "none")),
-    Part((FEDAVG, "prior"), "+ class prior", 1),
-    Part((FEDAVG, "lp@frozen"), "+ classifier", 1),
-    Part((FEDAVG, "lp@own"), "+ own statistics", 3),
-    Part((FEDBASIS, "lp@own"), "+ bases, combined uniformly", 4),
-    Part((FEDBASIS, "coefficients+classifier@own"), "+ coefficients", 5),
-    Part((FEDBASIS, "prior+coefficients+classifier@own"), "+ class prior", 6),
-    Part((FEDBASIS, "coefficients+classifier@frozen"), "− own statistics", 6),
-    Part((FEDBASIS, "coefficients@own"), "− classifier", 6),
+PARTS: tuple[PartRow, ...] = (
+    PartRow((FEDAVG, "none")),
+    PartRow((FEDAVG, "prior"), "+ class prior", 1),
+    PartRow((FEDAVG, "lp@frozen"), "+ classifier", 1),
+    PartRow((FEDAVG, "lp@own"), "+ own statistics", 3),
+    PartRow((FEDBASIS, "lp@own"), "+ bases, combined uniformly", 4),
+    PartRow((FEDBASIS, "coefficients+classifier@own"), "+ coefficients", 5),
+    PartRow((FEDBASIS, "prior+coefficients+classifier@own"), "+ class prior", 6),
+    PartRow((FEDBASIS, "coefficients+classifier@frozen"), "− own statistics", 6),
+    PartRow((FEDBASIS, "coefficients@own"), "− classifier", 6),
 )
 KEYS = [part.key for part in PARTS]
 RULE = (
