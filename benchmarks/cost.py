@@ -21,7 +21,6 @@ from fedbasis.methods import METHODS
 from fedbasis.methods.base import Context, Task
 from fedbasis.methods.fedbasis import coefficients
 from fedbasis.methods.fedbasis import local_round as basis_round
-from fedbasis.methods.fedbasis.bases import BasisSet
 from fedbasis.methods.fedbasis.learning import (
     CoefficientSettings,
     LocalWork,
@@ -29,6 +28,7 @@ from fedbasis.methods.fedbasis.learning import (
     train_bases,
     train_factored,
 )
+from fedbasis.methods.fedbasis.received import ReceivedBases
 from fedbasis.networks.models import Network
 from fedbasis.networks.train import Examples, Preprocessing, Recipe, local_sgd
 from fedbasis.tensors.params import nbytes
@@ -57,7 +57,8 @@ def epochs_of(network: Network, batch: int, count: int) -> dict[str, Callable[[]
     model = network.workspace()
     layout = model.layout
     start = network.initial(0)
-    bases = BasisSet.from_models(layout, [network.initial(i) for i in range(K + 1)], True)
+    received = ReceivedBases(layout, [network.initial(i) for i in range(K + 1)], True)
+    bases = received.stacked()
     psi = torch.randn(len(layout.blocks), K, generator=torch_generator("psi"))
     c = coefficients.combination(coefficients.alpha(psi, 0.1), True)
     work = LocalWork(model, data, recipe)
@@ -67,12 +68,12 @@ def epochs_of(network: Network, batch: int, count: int) -> dict[str, Callable[[]
         local_sgd(model, data, recipe, torch_generator("order"))
 
     def basis() -> None:
-        bases.combine_into(c, model)
+        received.combine_into(c, model)
         train_factored(work, c, torch_generator("order"), True)
 
     def learn() -> None:
         for _ in learn_coefficients(
-            work, bases, torch.zeros_like(psi), torch_generator("order"), CoefficientSettings()
+            work, received, torch.zeros_like(psi), torch_generator("order"), CoefficientSettings()
         ):
             pass
 
@@ -114,7 +115,7 @@ def peak(kind: str) -> None:
     """Print the peak memory (MiB) of one client's update in this process, above its data and what it received.
 
     ``basis epochs`` looks at that part of the update alone, from the moment it begins to its end; ``whole update`` also
-    at the coefficient epochs, which hold the bases stacked.
+    at the coefficient epochs, which read the bases where they were received.
     """
     torch.set_num_threads(1)
     network, batch = MEMORY
