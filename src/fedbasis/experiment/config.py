@@ -24,6 +24,7 @@ from fedbasis.networks.resolve import all_names
 from fedbasis.networks.statistics import Statistics
 from fedbasis.networks.train import Augment, Preprocessing, Recipe
 from fedbasis.networks.weights import weights_path
+from fedbasis.serving.artifact import Positive, Shift
 from fedbasis.serving.automatic import AUTO
 from fedbasis.serving.personalize import CLIENT_STATE, all_ways, split_way, without_prior
 from fedbasis.tensors.flat import Precision
@@ -37,8 +38,6 @@ from pflbed.normalization import Normalization
 from pflbed.spec import PARTITIONS
 
 Side = Annotated[int, Field(ge=1, le=1024)]
-Shift = Annotated[float, Field(ge=-1e6, le=1e6)]
-Deviation = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class DataConfig(ConfigSection):
@@ -69,7 +68,7 @@ class DataConfig(ConfigSection):
         max_length=256,
         description="mean of every channel, of values from 0 to 1; unset: that of the data set, else ImageNet's",
     )
-    std: Annotated[tuple[Deviation, ...], Strict(False)] | None = Field(
+    std: Annotated[tuple[Positive, ...], Strict(False)] | None = Field(
         default=None, min_length=1, max_length=256, description="standard deviation of every channel, with 'mean'"
     )
     clients: int = Field(default=20, ge=1, le=1_000_000, description="participating clients per domain")
@@ -363,8 +362,10 @@ class Experiment(ConfigSection):
         for key in ("engine", "workers", "device", "checkpoint_seconds"):
             settings["machine"].pop(key)
         settings["data"].pop("source")
-        if self.data.mean is None:  # a setting that is newer than runs which are kept: unset, it renames none
-            settings["data"].pop("mean"), settings["data"].pop("std")
+        if (
+            self.data.mean is None and self.data.std is None
+        ):  # a setting that is newer than runs which are kept: unset, it renames none
+            settings["data"] = {key: value for key, value in settings["data"].items() if key not in ("mean", "std")}
         if not self.personalize.by_way:  # the same
             settings["personalize"].pop("by_way")
         if self.train.download == "float32":  # the same
