@@ -87,7 +87,7 @@ def load(
         data: The folder or table of the images; None for the location known from when the benchmark was built.
         resolution: Images are scaled and cropped to this square, or to (height, width).
         progress: Called with (images done, images in all).
-        channels: 3 for RGB, 1 for gray.
+        channels: 3 for RGB, 1 for gray; those of an array.
 
     Returns:
         The clients by name.
@@ -112,7 +112,7 @@ def load(
             f"Every image of the benchmark {folder} must be readable, but {len(decoded.bad)} are not, the first being "
             f"{path} ({reason}); build the benchmark again without --names-only, which leaves them out"
         )
-    return clients(benchmark, decoded.images)
+    return clients(benchmark, decoded.images, dataset.card.normalization)
 
 
 def _place(folder: Path, card: dict[str, Any], data: Path | str | None) -> dict[str, Any]:

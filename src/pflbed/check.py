@@ -106,6 +106,14 @@ def check_chunk(open_image: Opener, job: Job) -> Any:
     return answer
 
 
+def copies_in(table: Table, contents: Contents) -> Findings:
+    """Return the findings of images that are an array, by their content numbers: all are readable."""
+    alike: defaultdict[int, list[str]] = defaultdict(list)
+    for path, number in zip(table.paths, contents.tolist(), strict=True):
+        alike[number].append(path)
+    return Findings([], [tuple(paths) for paths in alike.values() if len(paths) > 1], contents)
+
+
 def content_groups(table: Table, findings: Findings) -> tuple[str, ...] | None:
     """Name a group per row, so that duplicates within a domain share one; None if there are no groups.
 

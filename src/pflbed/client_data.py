@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pflbed.benchmark import Benchmark
 from pflbed.errors import InputError, did_you_mean
+from pflbed.normalization import Normalization
 from pflbed.table import Rows
 
 MemmapLocation = tuple[str, int, tuple[int, ...]]
@@ -143,6 +144,7 @@ class Clients(Mapping[str, Client]):
     Args:
         benchmark: Which rows every client has.
         pixels: The images, uint8 [N, H, W, C]; row i belongs to row i of the benchmark's table.
+        normalization: How bytes become numbers, if the dataset says so.
 
     Example:
         >>> import pflbed
@@ -156,13 +158,15 @@ class Clients(Mapping[str, Client]):
         'data'
     """
 
-    def __init__(self, benchmark: Benchmark, pixels: NDArray[np.uint8]) -> None:
+    def __init__(
+        self, benchmark: Benchmark, pixels: NDArray[np.uint8], normalization: Normalization | None = None
+    ) -> None:
         if len(pixels) != len(benchmark.table):
             raise InputError(
                 f"There must be one image per row of the benchmark, got {len(pixels)} images for "
                 f"{len(benchmark.table)} rows; build the benchmark from the table that came with the images"
             )
-        self.benchmark, self.pixels = benchmark, pixels
+        self.benchmark, self.pixels, self.normalization = benchmark, pixels, normalization
         self._shared: dict[tuple[str, str], Images] = {}
 
     def __getitem__(self, name: str) -> Client:
@@ -270,12 +274,13 @@ class ClientView(Mapping[str, Client]):
         return self.clients.image_shape
 
 
-def clients(benchmark: Benchmark, pixels: NDArray[np.uint8]) -> Clients:
+def clients(benchmark: Benchmark, pixels: NDArray[np.uint8], normalization: Normalization | None = None) -> Clients:
     """Combine a benchmark with its pixels.
 
     Args:
         benchmark: Which rows every client has.
         pixels: The images, uint8 [N, H, W, C]; row i belongs to row i of the benchmark's table.
+        normalization: How bytes become numbers, if the dataset says so.
 
     Returns:
         The clients by name.
@@ -288,4 +293,4 @@ def clients(benchmark: Benchmark, pixels: NDArray[np.uint8]) -> Clients:
         >>> everyone["mnist/n00"].train.pixels.shape[1:]
         (28, 28, 3)
     """
-    return Clients(benchmark, pixels)
+    return Clients(benchmark, pixels, normalization)

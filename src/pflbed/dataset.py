@@ -1,4 +1,4 @@
-"""Where images come from: an image folder, a csv or parquet table, a known dataset, or the embedded Digits-4."""
+"""Where images come from: an image folder, a csv or parquet table, an array, a known dataset, or Digits-4."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pflbed.images import Resolution, open_file
 from pflbed.parts import contents_of, part_rows, shared
 from pflbed.problems import Problem, sentences
 from pflbed.sources import SOURCES
+from pflbed.sources.arrays import ArrayCard, is_array_folder, require_image
 from pflbed.sources.base import Source
 from pflbed.spec import Spec
 from pflbed.table import Contents, Table
@@ -49,8 +50,12 @@ class Dataset:
     ) -> Decoded:
         """Decode all rows, or those of ``table``, which is a part of this dataset's; see ``pflbed.decode``."""
         chosen = self.table if table is None else table
-        if self.source.decoded is not None and (resolution, channels) == (self.source.resolution, 3):
-            return _part(self.source.decoded(progress), chosen)
+        if self.source.decoded is not None:
+            whole = self.source.decoded(self.root, progress)
+            sides = resolution if isinstance(resolution, tuple) else (resolution, resolution)
+            if (*sides, channels) == whole.images.shape[1:]:
+                return _part(whole, chosen)
+            require_image(whole.images, self.root)
         return decode(self.root, chosen, resolution, progress, self.source.open_image, channels=channels)
 
     def problems(self, findings: Findings | None = None) -> list[str]:
@@ -67,20 +72,26 @@ class Dataset:
 
     def checked(self, progress: Progress | None = None) -> tuple[Dataset, Findings, list[str]]:
         """Read every image; leave out unreadable ones, group duplicates, and return the findings and problems."""
-        from pflbed.check import Findings, check, content_groups
+        from pflbed.check import check, content_groups, copies_in
 
-        if self.source.decoded is not None:  # computed images are readable and distinct
-            contents = shared(_contents(_part(self.source.decoded(progress), self.table)), self.table.groups)
-            return replace(self, table=replace(self.table, contents=contents)), Findings([], []), self.problems()
-        findings = check(self.root, self.table, self.source.open_image, progress)
+        if self.source.decoded is not None:
+            findings = copies_in(self.table, _contents(_part(self.source.decoded(self.root, progress), self.table)))
+        else:
+            findings = check(self.root, self.table, self.source.open_image, progress)
         problems = self.problems(findings)
         bad = {path for path, _ in findings.bad}
-        table = replace(self.table, contents=findings.contents)
+        contents = findings.contents if self.table.contents is None else self.table.contents
+        table = replace(self.table, contents=contents)
         table = table.take([i for i, path in enumerate(table.paths) if path not in bad])
         groups = content_groups(table, findings)
         assert table.contents is not None
         table = replace(table, groups=groups, contents=shared(table.contents, groups))
         return replace(self, table=table), findings, problems
+
+    @property
+    def card(self) -> ArrayCard:
+        """What a dataset of arrays says about itself; that of images says nothing."""
+        return ArrayCard() if self.source.card is None else self.source.card(self.root)
 
     def part(self, name: str) -> Dataset:
         """Return a part of this dataset, which must have been ``checked``; see ``pflbed.parts``."""
@@ -93,8 +104,8 @@ def find(
     """List the images of a dataset. No image file is opened.
 
     Args:
-        data: A folder ``<domain>/<class>/<image>``, a csv or parquet table, the folder of a known dataset, or
-            "digits4" for the embedded data.
+        data: A folder ``<domain>/<class>/<image>``, a csv or parquet table, a folder of arrays, the folder of a known
+            dataset, or "digits4" for the embedded data.
         source: The name of a known dataset, such as "pacs" or "cifar10"; None for any folder.
         images: The folder that the paths of a table are relative to; None for the table's own folder.
         progress: Called with (images done, images in all) while "digits4" is generated.
@@ -130,7 +141,7 @@ def find(
     if source is not None and source not in SOURCES:
         hint = did_you_mean(source, list(SOURCES), cutoff=0.6)
         raise InputError(f"source must be a known dataset, got {source!r}{hint}; leave it out for any folder")
-    chosen = SOURCES[source or "folder"]
+    chosen = SOURCES[source or ("arrays" if is_array_folder(path) else "folder")]
     table = chosen.scan(path)
     return Dataset(chosen, chosen.folder(path), table, place)
 

@@ -26,7 +26,19 @@ def test_every_option_of_every_command_is_explained(
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 200)
     commands: dict[str, Any] = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
     first = {"demo", "init", "train", "weights", "personalize", "predict"}
-    known = {*first, "bases", "bundle", "export", "inspect", "report", "compare", "methods", "reproduce", "tune"}
+    known = {
+        *first,
+        "bases",
+        "bundle",
+        "features",
+        "export",
+        "inspect",
+        "report",
+        "compare",
+        "methods",
+        "reproduce",
+        "tune",
+    }
     assert commands.keys() == known | {"federation", "cache"}
     deeper = commands["federation"].commands
     assert deeper.keys() == {"init", "up", "personalize"}

@@ -148,6 +148,8 @@ OTHER: dict[str, Any] = {  # values that cannot be guessed from the present one
     "data.split": (50.0, 30.0, 5.0, 15.0),
     "data.sizes": {"S": 0.25, "M": 1.0},
     "data.limit": 30,
+    "data.mean": (0.5, 0.5, 0.5),
+    "data.std": (0.5, 0.5, 0.5),
     "model.name": "resnet10",
     "model.options": {"norm": "group"},
     "model.blocks": 1,

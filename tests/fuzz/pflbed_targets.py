@@ -26,7 +26,9 @@ from pflbed.display import client_row, summary
 from pflbed.files import sha256_of
 from pflbed.images import UNREADABLE, read_image
 from pflbed.manifest import _self_digest
+from pflbed.normalization import Normalization
 from pflbed.predictions import score_file
+from pflbed.sources.arrays import write_arrays
 from pflbed.table_file import read_table
 
 Prepared = Callable[[Random], Attempt]
@@ -223,6 +225,43 @@ def cache(folder: Path) -> Prepared:
                 assert found.load().tobytes() == pixels * 3
             else:
                 found.begin()
+
+        return attempt
+
+    return prepare
+
+
+@target("pflbed arrays")
+def arrays(folder: Path) -> Prepared:
+    """A damaged folder of arrays: what is read has as many images as rows."""
+    place = folder / "arrays"
+    images = np.arange(40 * 12, dtype=np.uint8).reshape(40, 2, 2, 3)
+    write_arrays(place, images, corpus.table(40), Normalization((0.5,) * 3, (0.2,) * 3), {"blocks": 1})
+    good = {path.name: path.read_bytes() for path in place.iterdir()}
+    table, value = parquet.read_table(place / "images.parquet"), json.loads(good["arrays.json"])
+    unsealed = {key: own for key, own in value.items() if key != "sha256"}
+
+    def prepare(rng: Random) -> Attempt:
+        for name, content in good.items():
+            (place / name).write_bytes(content)
+        kind = rng.choice(("array", "table", "bytes", "card"))
+        if kind == "array":  # without a digest, as anybody may write one
+            (place / "arrays.json").write_text(json.dumps(unsealed), encoding="utf-8")
+            (place / "images.npy").write_bytes(bytes_mutant(good["images.npy"], rng))
+        elif kind == "table":
+            write_parquet(table_mutant(table, rng), place / "images.parquet")
+        elif kind == "bytes":
+            (place / "images.parquet").write_bytes(bytes_mutant(good["images.parquet"], rng))
+        else:
+            (place / "arrays.json").write_bytes(json_mutant(value, rng))
+
+        def attempt() -> object:
+            dataset = find(place, "arrays")
+            height, width, channels = dataset.source.decoded(place, None).images.shape[1:]  # type: ignore[misc]
+            checked = dataset.checked()[0]
+            decoded = checked.decode((height, width), channels=channels)
+            assert len(decoded.images) == len(checked.table)
+            return dataset.card, dataset.problems()
 
         return attempt
 

@@ -82,7 +82,7 @@ def test_padded_crops_are_windows_of_the_padded_image() -> None:
     assert {key[2] for key in found} == {False, True}
 
 
-@pytest.mark.parametrize("how", ["shift", "flip+shift", "padded-crop+flip", "resized-crop+flip"])
+@pytest.mark.parametrize("how", ["flip", "shift", "flip+shift", "padded-crop+flip", "resized-crop+flip"])
 def test_the_generator_decides_alone(how: str) -> None:
     pixels = photographs(12, 20, 20)
     before = torch.random.get_rng_state()
@@ -91,6 +91,15 @@ def test_the_generator_decides_alone(how: str) -> None:
     assert not torch.equal(one, other)
     assert one.shape == pixels.shape
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_flip_mirrors_half_of_the_images_and_changes_nothing_else() -> None:
+    pixels = photographs(64, 6, 5, 112)
+    changed = augmented(pixels, "flip", torch_generator(0))
+    kept = (changed == pixels).flatten(1).all(1)
+    mirrored = (changed == pixels.flip(2)).flatten(1).all(1)
+    assert (kept ^ mirrored).all()
+    assert 16 < int(mirrored.sum()) < 48
 
 
 def test_inputs_are_random_crops_in_training_and_centres_otherwise() -> None:

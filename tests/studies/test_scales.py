@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from fedbasis.studies import STUDIES
 from fedbasis.studies.base import RunRequest, Setup
 from fedbasis.studies.scales import SCALES
+from pflbed.errors import InputError
 
 PAPER = Setup(SCALES["paper"], seeds=(0, 1, 2), strict=False)
 LOCAL = {"rate": 0.01, "momentum": 0.9, "decay": 1e-4, "epochs": 5}
@@ -286,3 +287,18 @@ def test_every_run_of_a_table_is_on_the_part_of_its_scale(scale: str, part: str)
     parts = {request.experiment.data.part for study in STUDIES.values() for request in study.requests(setup)}
     assert parts == {part}
     assert {bed.data.get("part", "all") for bed in SCALES[scale].testbeds.values()} == {part}
+
+
+def test_at_the_scale_photo_every_row_trains_the_same_upper_blocks() -> None:
+    setup = Setup(SCALES["photo"], {"pacs": "features"}, "weights.safetensors", strict=False)
+    found = STUDIES["new-clients"].requests(setup)
+    assert {request.name for request in found} == {"per-fedavg-fo", "knn-per", "fedavg", "fedbasis-paper", "fedbasis"}
+    for request in found:
+        e = request.experiment
+        assert (e.model.name, e.model.options) == ("efficientnet-lite0", {"first_block": 11})
+        assert (e.data.source, e.data.dataset, e.data.resolution, e.data.channels) == ("features", "arrays", 6, 112)
+        assert (e.train.augment, e.train.rounds, e.train.epochs, e.personalize.epochs) == ("flip", 20, 1, 10)
+    ways = next(request.experiment.ways for request in found if request.name == "fedavg")
+    assert {"none", "prior", "lp", "lp@frozen", "lp@own", "ft", "ft@frozen", "ft-prox"} <= set(ways)
+    with pytest.raises(InputError, match="add --data pacs=FOLDER"):
+        STUDIES["new-clients"].requests(Setup(SCALES["photo"], weights="weights.safetensors"))

@@ -13,6 +13,7 @@ from fedbasis.cli.bases import bases
 from fedbasis.cli.bundle import bundle
 from fedbasis.cli.console import console, say
 from fedbasis.cli.export import export
+from fedbasis.cli.features import features
 from fedbasis.cli.federation import federation
 from fedbasis.cli.reproduce import reproduce
 from fedbasis.cli.serving import OwnNetwork, Trust, personalize, predict
@@ -227,6 +228,7 @@ app.command()(init)
 app.add_typer(weights, name="weights")
 app.command()(bases)
 app.command()(bundle)
+app.command()(features)
 app.command()(export)
 app.command()(personalize)
 app.command()(predict)

@@ -21,6 +21,7 @@ from fedbasis.engines.simulation import Simulation
 from fedbasis.experiment.config import Experiment
 from fedbasis.experiment.setup import TrainingRun, method_for
 from fedbasis.methods.base import Method
+from fedbasis.networks.activations import require_network
 from fedbasis.networks.models import Network
 from fedbasis.serving.evaluation import EvaluationPlan, ServingCurve, evaluate, summarize
 from fedbasis.serving.personalize import CLIENT_STATE
@@ -159,6 +160,9 @@ def prepare(experiment: Experiment, emit: Emit = ignore) -> Prepared:
             f"The embedded data are {dataset.source.resolution} pixels wide, but data.resolution is {data.resolution}; "
             f"set it to {dataset.source.resolution}."
         )
+    card = dataset.card
+    model = experiment.model
+    require_network(card.about, model.name, model.options, model.weights, data.source)
     dataset, findings, _ = dataset.checked(progress)
     if findings.bad:
         emit(ImagesSkipped(findings.bad))
@@ -169,7 +173,9 @@ def prepare(experiment: Experiment, emit: Emit = ignore) -> Prepared:
         rows = limited_rows(table, data.limit, experiment.seed)
         table, images = table.take(rows), images[rows]
     benchmark = pflbed.build(table, data.spec(experiment.seed))
-    return Prepared(experiment, benchmark, pflbed.clients(benchmark, images), decoded.table.digest)
+    everyone = pflbed.clients(benchmark, images, card.normalization)
+    changed = experiment.model_copy(update={"data": data.normalized(card.normalization)})
+    return Prepared(changed, benchmark, everyone, decoded.table.digest)
 
 
 def is_benchmark(source: str) -> bool:
@@ -194,7 +200,7 @@ def _built_before(experiment: Experiment, folder: Path, emit: Emit) -> Prepared:
             f"chosen by these, but {lacking[0] if lacking else 'it'} has none; build it with --new and a validation "
             "share."
         )
-    data = experiment.data.as_built(clients.benchmark.spec)
+    data = experiment.data.as_built(clients.benchmark.spec).normalized(clients.normalization)
     changed = experiment.model_copy(update={"data": data})
     return Prepared(changed, clients.benchmark, clients, read_card(folder)["manifest_sha256"])
 

@@ -222,8 +222,8 @@ def train(
         rate: The clients' learning rate.
         momentum: Momentum of the clients' SGD.
         decay: Weight decay of the clients' SGD.
-        augment: Random changes of training images: "shift" by up to two pixels, "flip+shift", "padded-crop+flip" (as
-            usual on CIFAR), or "resized-crop+flip" (as usual on ImageNet).
+        augment: Random changes of training images: "flip", "shift" by up to two pixels, "flip+shift",
+            "padded-crop+flip" (as usual on CIFAR), or "resized-crop+flip" (as usual on ImageNet).
         crop: The size of the network's inputs, the centres of the images; None: the whole images.
         participation: Clients a round, as a share (1.0) or a number (10).
         weighting: Whether clients count the same, or by their number of images.
@@ -277,7 +277,7 @@ def train(
         "method": {"name": name_of(kind), **method.config.model_dump(mode="json")},
     }  # fmt: skip
     e = parse(raw, "the arguments of train", kind=kind)
-    e = e.model_copy(update={"data": e.data.as_built(clients.benchmark.spec)})
+    e = e.model_copy(update={"data": e.data.as_built(clients.benchmark.spec).normalized(clients.normalization)})
     prepared = Prepared(e, clients.benchmark, clients, _identity(clients, network), kind, network)
     bound, run = prepared.method, None if out is None else prepared.run(Path(out))
     bound.network = method.network

@@ -24,6 +24,7 @@ from fedbasis.networks.resolve import all_names
 from fedbasis.networks.statistics import Statistics
 from fedbasis.networks.train import Augment, Preprocessing, Recipe
 from fedbasis.networks.weights import weights_path
+from fedbasis.serving.artifact import Positive, Shift
 from fedbasis.serving.automatic import AUTO
 from fedbasis.serving.personalize import CLIENT_STATE, all_ways, split_way, without_prior
 from fedbasis.tensors.flat import Precision
@@ -33,9 +34,10 @@ from pflbed.errors import InputError, InputListError, did_you_mean
 from pflbed.files import sha256_of
 from pflbed.foreign import read_toml
 from pflbed.images import Resolution
+from pflbed.normalization import Normalization
 from pflbed.spec import PARTITIONS
 
-Side = Annotated[int, Field(ge=8, le=1024)]
+Side = Annotated[int, Field(ge=1, le=1024)]
 
 
 class DataConfig(ConfigSection):
@@ -43,7 +45,8 @@ class DataConfig(ConfigSection):
 
     source: str = Field(
         default=EMBEDDED,
-        description="'digits4' (embedded), a folder <domain>/<class>/<image>, or a benchmark of 'pflbed build'",
+        description="'digits4' (embedded), a folder <domain>/<class>/<image>, a folder of arrays, or a benchmark of "
+        "'pflbed build'",
     )
     dataset: str | None = Field(
         default=None, description="the dataset in the folder: pacs, cifar10 ...; unset: any images"
@@ -58,7 +61,16 @@ class DataConfig(ConfigSection):
     crop: Side | Annotated[tuple[Side, Side], Strict(False)] | None = Field(
         default=None, description="size of the network's inputs, the centres of the images; unset: the whole images"
     )
-    channels: Literal[1, 3] = Field(default=3, description="3: colour, 1: gray")
+    channels: int = Field(default=3, ge=1, le=256, description="3: colour, 1: gray; or those of an array")
+    mean: Annotated[tuple[Shift, ...], Strict(False)] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=256,
+        description="mean of every channel, of values from 0 to 1; unset: that of the data set, else ImageNet's",
+    )
+    std: Annotated[tuple[Positive, ...], Strict(False)] | None = Field(
+        default=None, min_length=1, max_length=256, description="standard deviation of every channel, with 'mean'"
+    )
     clients: int = Field(default=20, ge=1, le=1_000_000, description="participating clients per domain")
     new_clients: int = Field(default=10, ge=0, le=1_000_000, description="new clients per domain")
     alpha: float = Field(default=0.3, ge=1e-3, le=1e6, description="Dirichlet concentration over classes")
@@ -98,6 +110,13 @@ class DataConfig(ConfigSection):
             raise ValueError(f"crop must be at most the resolution, {self.resolution}, but it is {self.crop}")
         return self
 
+    @model_validator(mode="after")
+    def _has_every_channel(self) -> Self:
+        given = [None if values is None else len(values) for values in (self.mean, self.std)]
+        if given not in ([None, None], [self.channels, self.channels]):
+            raise ValueError(f"mean and std must both have a number for each of {self.channels} channels, or be unset")
+        return self
+
     @property
     def input_resolution(self) -> Resolution:
         """The size of the network's inputs."""
@@ -105,7 +124,15 @@ class DataConfig(ConfigSection):
 
     def preprocessing(self, channels: int) -> Preprocessing:
         """Return how decoded images become inputs."""
-        return Preprocessing.of(self.resolution, channels, self.crop)
+        if self.mean is None or self.std is None:
+            return Preprocessing.of(self.resolution, channels, self.crop)
+        return Preprocessing(self.resolution, self.mean, self.std, self.crop)
+
+    def normalized(self, by: Normalization | None) -> Self:
+        """Return these settings with the normalization of the data set, unless they have one."""
+        if by is None or self.mean is not None:
+            return self
+        return self.model_copy(update={"channels": len(by.mean), "mean": by.mean, "std": by.std})
 
     def spec(self, seed: int) -> Spec:
         """Return PFLBed's specification of the benchmark."""
@@ -165,8 +192,8 @@ class TrainConfig(ConfigSection):
     decay: float = Field(default=1e-4, ge=0, le=1000, description="weight decay")
     augment: Augment = Field(
         default="none",
-        description="random changes of training images: shift; or mirroring with shifts, with crops of the padded "
-        "image (as usual on CIFAR), or with crops that are scaled to the input's size (as usual on ImageNet)",
+        description="random changes of training images: flip, shift; or mirroring with shifts, with crops of the "
+        "padded image (as usual on CIFAR), or with crops that are scaled to the input's size (as usual on ImageNet)",
     )
     serve_every: int = Field(
         default=0, ge=0, le=1_000_000, description="rounds between two personalizations of all clients; 0: never"
@@ -344,7 +371,11 @@ class Experiment(ConfigSection):
         for key in ("engine", "workers", "device", "checkpoint_seconds"):
             settings["machine"].pop(key)
         settings["data"].pop("source")
-        if not self.personalize.by_way:  # a setting that is newer than runs which are kept: unset, it renames none
+        if (
+            self.data.mean is None and self.data.std is None
+        ):  # a setting that is newer than runs which are kept: unset, it renames none
+            settings["data"] = {key: value for key, value in settings["data"].items() if key not in ("mean", "std")}
+        if not self.personalize.by_way:  # the same
             settings["personalize"].pop("by_way")
         if self.train.download == "float32":  # the same
             settings["train"].pop("download")

@@ -51,7 +51,8 @@ def method_for(
         averaging=e.aggregation.averaging(),
     )
     if e.model.weights is not None:
-        task = replace(task, weights=load_weights(weights_path(e.model.weights), task.layout.shapes))
+        unused = getattr(network.skeleton(), "unused_weights", ())
+        task = replace(task, weights=load_weights(weights_path(e.model.weights), task.layout.shapes, unused))
     return kind.build(e.method, task)
 
 

@@ -1,4 +1,4 @@
-"""Random changes of training images: shifts, mirroring, crops. All work on uint8 batches [N, H, W, C].
+"""Random changes of training images: mirroring, shifts, crops. All work on uint8 batches [N, H, W, C].
 
 The two crops are the usual ones. "resized-crop+flip" is that of training on ImageNet: a part of 8 % to 100 % of the
 image's area, with sides between 3:4 and 4:3, scaled to the input's size. "padded-crop+flip" is that of training on
@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from pflbed.images import Resolution
 
-Augment = Literal["none", "shift", "flip+shift", "padded-crop+flip", "resized-crop+flip"]
+Augment = Literal["none", "flip", "shift", "flip+shift", "padded-crop+flip", "resized-crop+flip"]
 AREA = (0.08, 1.0)
 """Shares of an image's area that a resized crop may have."""
 RATIO = (3 / 4, 4 / 3)
@@ -34,8 +34,8 @@ def augmented(
 
     Args:
         pixels: The images, uint8 [N, H, W, C].
-        how: "none"; "shift" by up to ``reach`` pixels, edges repeated; "flip+shift"; or one of the two crops. All but
-            "shift" mirror an image with chance 1/2.
+        how: "none"; "flip"; "shift" by up to ``reach`` pixels, edges repeated; "flip+shift"; or one of the two crops.
+            All but "shift" mirror an image with chance 1/2.
         generator: Draws what is done; it is on the CPU, whatever the device of the images.
         reach: The longest shift.
         size: The size of resized crops; None: that of the images.
@@ -56,7 +56,9 @@ def draw_windows(
     if how == "resized-crop+flip":
         boxes = crop_boxes(count, height, width, generator)
     else:
-        if how == "padded-crop+flip":
+        if how == "flip":
+            moves = torch.zeros(count, 2, dtype=torch.int64)
+        elif how == "padded-crop+flip":
             moves = torch.randint(0, 2 * PADDING + 1, (count, 2), generator=generator) - PADDING
         else:
             moves = torch.randint(-reach, reach + 1, (2, count, 1), generator=generator)[:, :, 0].t()

@@ -128,7 +128,7 @@ class Setup:
             read_header(weights_path(self.weights))  # raises if it is none
 
     def _place(self, testbed: TestbedSettings) -> str:
-        dataset = testbed.data.get("dataset")
+        dataset = testbed.place or testbed.data.get("dataset")
         if dataset is None:
             return EMBEDDED
         place = self.places.get(dataset, self.places.get(""))

@@ -5,7 +5,7 @@ with the size of the file, so that a file can claim nothing that it does not hav
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -29,6 +29,8 @@ DTYPES = {
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 """The types of tensors that are used here, by their names in a header."""
+COUNTER = ".num_batches_tracked"
+"""How constants of normalization layers end, which are not loaded."""
 DIGEST = "sha256"
 """Where a file's metadata holds the digest of its tensors."""
 
@@ -160,10 +162,26 @@ def read_tensors(path: Path) -> tuple[State, dict[str, str]]:
     return state, metadata
 
 
-def load_weights(path: Path, expected: Mapping[str, torch.Size]) -> Tensors:
-    """Read pretrained tensors for a network; only the classifier may be missing or of another shape."""
+def load_weights(path: Path, expected: Mapping[str, torch.Size], unused: Collection[str] = ()) -> Tensors:
+    """Read pretrained tensors for a network; only the classifier may be missing or of another shape.
+
+    Args:
+        path: The safetensors file.
+        expected: The network's tensors.
+        unused: Modules of the file that the network is known not to have. Besides these and counters of normalization
+            layers, the file may hold nothing else.
+    """
     header, _ = read_header(path)
     found = header.get("", {})
+    known = tuple(f"{module}." for module in unused)
+    more = [
+        name for name in found.keys() - expected.keys() if not name.startswith(known) and not name.endswith(COUNTER)
+    ]
+    if more:
+        raise InputError(
+            f"The weights {path} must fit the network, but {len(more)} of their {len(found)} tensors are none of its "
+            f"own ('{min(more)}'); choose the matching network or file."
+        )
     usable = {name for name, about in found.items() if name in expected and about.shape == expected[name]}
     missing = [name for name in expected if name not in usable]
     if len({name.rpartition(".")[0] for name in missing}) > 1:

@@ -2,7 +2,7 @@
 
 from pflbed.folders import oddities, scan
 from pflbed.images import open_file
-from pflbed.sources import cifar, femnist, gld23k, office_home, pacs
+from pflbed.sources import arrays, cifar, femnist, gld23k, office_home, pacs
 from pflbed.sources.base import Source
 from pflbed.spec import Spec
 
@@ -21,5 +21,13 @@ FOLDER = Source(
 )
 SOURCES: dict[str, Source] = {
     source.name: source
-    for source in (pacs.SOURCE, office_home.SOURCE, gld23k.SOURCE, *cifar.SOURCES, femnist.SOURCE, FOLDER)
+    for source in (
+        pacs.SOURCE,
+        office_home.SOURCE,
+        gld23k.SOURCE,
+        *cifar.SOURCES,
+        femnist.SOURCE,
+        arrays.SOURCE,
+        FOLDER,
+    )
 }

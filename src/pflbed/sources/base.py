@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PIL import Image
 
@@ -12,6 +13,9 @@ from pflbed.cache import Decoded, Progress
 from pflbed.problems import Problem
 from pflbed.spec import Spec
 from pflbed.table import Table
+
+if TYPE_CHECKING:
+    from pflbed.sources.arrays import ArrayCard
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,12 @@ class Source:
     """The paper's split of it."""
     oddities: Callable[[Path], list[Problem]] = lambda _: []
     """Describe entries of that folder that are not listed: empty folders, other files, almost equal names."""
-    decoded: Callable[[Progress | None], Decoded] | None = None
-    """All pixels at once, at ``resolution``, for a dataset that is computed and not read from image files."""
+    decoded: Callable[[Path, Progress | None], Decoded] | None = None
+    """All pixels at once, in their own shape, for a dataset that is computed or an array, not image files."""
     resolution: int | None = None
     """The one resolution that a computed dataset has."""
+    card: Callable[[Path], ArrayCard] | None = None
+    """What a dataset of arrays says about itself."""
     folder: Callable[[Path], Path] = Path
     """The folder that paths are relative to: the data folder, or the folder in it that the archive unpacks to."""
 

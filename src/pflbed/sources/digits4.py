@@ -204,6 +204,6 @@ SOURCE = Source(
     open_image=open_image,
     counts={},
     spec=Spec(),
-    decoded=lambda progress: make(progress=progress),
+    decoded=lambda _, progress: make(progress=progress),
     resolution=28,
 )
