@@ -16,8 +16,9 @@ import torch
 from fedbasis.engines.download import as_received, to_send
 from fedbasis.methods.base import Method, Task
 from fedbasis.methods.fedbasis import FedBasis
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Preprocessing, Recipe
 from fedbasis.tensors.compact import Bits, decode, encode
 from fedbasis.tensors.files import write_tensors
 from fedbasis.tensors.packed import packed

@@ -29,8 +29,10 @@ from fedbasis.methods.fedbasis.learning import (
     train_factored,
 )
 from fedbasis.methods.fedbasis.received import ReceivedBases
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Examples, Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Examples, Preprocessing, Recipe, local_sgd
+from fedbasis.networks.train import local_sgd
 from fedbasis.tensors.params import nbytes
 from fedbasis.tensors.seeding import torch_generator
 

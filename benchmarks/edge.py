@@ -26,9 +26,10 @@ from fedbasis.edge.step import NewClientGraphs
 from fedbasis.edge.verify import Case, TorchClient, relative
 from fedbasis.methods.fedbasis import FedBasis
 from fedbasis.methods.fedbasis.learning import LocalWork, learn_coefficients
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Examples, Preprocessing
 from fedbasis.networks.models import Network
 from fedbasis.networks.statistics import Statistics
-from fedbasis.networks.train import Examples, Preprocessing, Recipe
 from fedbasis.serving import artifact
 from fedbasis.serving.new_client import method_of
 from measure import options, table

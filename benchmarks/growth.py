@@ -20,8 +20,9 @@ from fedbasis.engines.simulation import Simulation
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Method, Task
 from fedbasis.methods.fedbasis.config import FedBasisConfig
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Preprocessing, Recipe
 from fedbasis.report import figures
 from fedbasis.report.colors import OTHERS
 from fedbasis.report.svg import standalone

@@ -22,8 +22,9 @@ from fedbasis.engines.pool import Pool
 from fedbasis.engines.simulation import Simulation
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Task
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Preprocessing, Recipe
 from fedbasis.tensors.params import nbytes
 from measure import family, forget_peak, mebibytes, options, table
 from plain import random_images, shared_out

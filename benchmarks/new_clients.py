@@ -18,8 +18,9 @@ from torch.nn import functional as F  # noqa: N812
 from fedbasis.engines.in_process import InProcess
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Method, Task
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Preprocessing, Recipe
 from fedbasis.serving.evaluation import EvaluationPlan, evaluate
 from fedbasis.tensors.params import State
 from measure import options, ratio, table, taking_turns

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from fedbasis.networks.augment import augmented
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Preprocessing
 from fedbasis.tensors.files import write_tensors
 from fedbasis.tensors.seeding import torch_generator
 from pflbed.cache import decode

@@ -16,8 +16,9 @@ from fedbasis.engines.pool import Pool
 from fedbasis.engines.simulation import Simulation
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Task
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Preprocessing, Recipe
 from fedbasis.training.rounds import train
 from fedbasis.training.runs import Run
 from measure import Turns, options, play, ratio, table

@@ -16,8 +16,9 @@ from torch import Tensor
 import cases
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context, Method, Sent, Task
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Examples, Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Examples, Preprocessing, Recipe
 from fedbasis.serving.personalize import AdaptationResult, personalize
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State

@@ -12,8 +12,8 @@ import torch
 from hypothesis import settings
 
 from battery import QUICK, RECIPE
+from fedbasis.networks.batches import Recipe
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Recipe
 from helpers import gone, wait_until
 from helpers.cli_own import write_installed
 from helpers.fork_server import share_fork_server

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedbasis.networks.train import Examples
+from fedbasis.networks.inputs import Examples
 
 CLASSES = ("circle", "cross", "square")
 

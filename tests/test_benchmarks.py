@@ -11,8 +11,9 @@ from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.simulation import Simulation
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Task
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Preprocessing, Recipe
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

@@ -10,7 +10,7 @@ import pytest
 from battery import SENT, VARIANTS, Serial, clients, make
 from fedbasis.cli.display import methods_markdown
 from fedbasis.methods import METHODS, find_method, name_of
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from methods import test_every_method
 
 ROOT = Path(__file__).parents[1]

@@ -19,9 +19,11 @@ from fedbasis.edge.verify import Case, TorchClient, relative
 from fedbasis.methods.fedbasis import FedBasis
 from fedbasis.methods.fedbasis.bases import BasisSet
 from fedbasis.methods.fedbasis.learning import LocalWork, learn_coefficients
+from fedbasis.networks.batches import Recipe, batches
+from fedbasis.networks.inputs import Examples
 from fedbasis.networks.models import Network
 from fedbasis.networks.statistics import statistics_of, with_statistics
-from fedbasis.networks.train import Examples, Recipe, batches, forward
+from fedbasis.networks.train import forward
 from fedbasis.serving import artifact
 from fedbasis.serving.bundle import bundle
 from fedbasis.serving.new_client import method_of

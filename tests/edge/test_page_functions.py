@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.torch import load as load_safetensors
 
 from fedbasis.edge.page import NEW_PILLOW, _numpy_state, header_bytes
-from fedbasis.networks.train import batches
+from fedbasis.networks.batches import batches
 from fedbasis.serving.new_client import ENOUGH, HELD_OUT, held_out
 from fedbasis.tensors.compact import AlikeModels, Bits, decode, encode
 from fedbasis.tensors.files import write_tensors

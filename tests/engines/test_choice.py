@@ -10,7 +10,7 @@ from fedbasis.engines import choice
 from fedbasis.engines.choice import Machine, devices_of, workers_for
 from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.pool import Pool
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 
 
 def test_auto_is_a_pool_where_there_are_cores(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from battery import make
 from fedbasis.engines.base import Result, WorkerContext
 from fedbasis.engines.in_process import InProcess
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from fedbasis.tensors.params import State
 
 

@@ -23,8 +23,8 @@ from fedbasis.engines.simulation import Simulation
 from fedbasis.experiment import prepare
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Method, Sent, Task
+from fedbasis.networks.batches import Recipe
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Recipe
 from fedbasis.serving.evaluation import EvaluationPlan, evaluate
 from fedbasis.tensors.packed import mapped
 from fedbasis.tensors.params import State
@@ -235,7 +235,8 @@ class TestProcesses:
             from fedbasis.methods.base import Task
             from fedbasis.engines.pool import Pool
             from fedbasis.networks.models import Network
-            from fedbasis.networks.train import Preprocessing, Recipe
+            from fedbasis.networks.batches import Recipe
+            from fedbasis.networks.inputs import Preprocessing
             from test_pool import pids, signalled
             task = Task(Network("cnn-small", 3, 12), Recipe(preprocessing=Preprocessing(12)), 2)
             pool = Pool(METHODS["fedavg"].build(METHODS["fedavg"].Config(), task), ["cpu"] * 2)

@@ -8,7 +8,7 @@ from battery import same
 from fedbasis.engines.base import ClientVersions
 from fedbasis.engines.client_state import ClientStates
 from fedbasis.experiment import prepare
-from fedbasis.networks.train import Examples
+from fedbasis.networks.inputs import Examples
 from helpers import Serial
 from small_experiments import small
 

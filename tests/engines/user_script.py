@@ -18,8 +18,10 @@ from fedbasis.engines.simulation import Simulation
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context, Method, Sent, Task
 from fedbasis.methods.fedavg import FedAvg
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Examples, Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Examples, FlatAdam, Preprocessing, Recipe
+from fedbasis.networks.optimizers import FlatAdam
 from fedbasis.serving.personalize import personalize
 from fedbasis.tensors.params import State
 

@@ -13,7 +13,7 @@ from fedbasis.experiment import execute, prepare
 from fedbasis.experiment.config import parse
 from fedbasis.experiment.setup import method_for
 from fedbasis.methods import METHODS
-from fedbasis.networks.train import Preprocessing
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.serving import artifact
 from fedbasis.serving.new_client import Predictor, read_batches
 from fedbasis.training.runs import read_lines

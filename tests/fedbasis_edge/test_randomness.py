@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedbasis.networks.train import batches as torch_batches
+from fedbasis.networks.batches import batches as torch_batches
 from fedbasis_edge.randomness import TorchGenerator, batches
 
 

@@ -14,7 +14,7 @@ from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.simulation import Simulation
 from fedbasis.flower.expected import Expected, read_block, rehearsed
 from fedbasis.flower.payload import pack_state
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from fedbasis.tensors.params import State
 from helpers.flower_methods import FIRST, clients, make, same
 from pflbed.errors import InputError

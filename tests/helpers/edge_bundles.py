@@ -12,8 +12,9 @@ import torch
 from fedbasis.edge.bundle import export_edge
 from fedbasis.methods.base import Task
 from fedbasis.methods.fedbasis import FedBasis
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Preprocessing, Recipe
 from fedbasis.serving import artifact
 from helpers.cli_images import CLASSES
 from pflbed.lock import alone

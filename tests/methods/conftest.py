@@ -6,8 +6,9 @@ import pytest
 
 from fedbasis.methods.base import Task
 from fedbasis.networks import train
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Preprocessing, Recipe
 from methods.helpers.linear import squared
 
 

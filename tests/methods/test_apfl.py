@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from fedbasis.methods.base import Adaptation, Context, Task
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Examples
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Examples, Recipe
 from fedbasis.serving.personalize import personalize
 from fedbasis.tensors.params import State, Tensors
 from methods.helpers.linear import (

@@ -35,7 +35,7 @@ from fedbasis.engines.base import WorkerContext
 from fedbasis.engines.simulation import ClientTask, update
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context, Sent
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from fedbasis.serving.personalize import all_ways, personalize
 from fedbasis.tensors.files import read_tensors, write_tensors
 from fedbasis.tensors.params import State, nbytes

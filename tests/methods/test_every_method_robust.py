@@ -4,7 +4,7 @@ import pytest
 
 from battery import FIRST, HOLDS, VARIANTS, clone, finite, make, same
 from fedbasis.methods import METHODS
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from fedbasis.tensors.averaging import Averaging
 from fedbasis.training.clipping import clip_updates, differences
 from methods.helpers.robust import KINDS, a_round, close, garbage, with_averaging

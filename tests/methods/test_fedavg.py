@@ -5,7 +5,7 @@ import torch
 
 from battery import clients, same
 from fedbasis.methods.base import Context
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from methods.helpers.layers import SEED, build, close, federate, jointly, naive
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from battery import clients, same
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from methods.helpers.layers import NORMS, SEED, assert_rounds_equal_naive, build, close, federate, jointly
 
 

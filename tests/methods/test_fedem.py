@@ -13,7 +13,9 @@ from torch import nn
 from battery import clients, run_rounds, same
 from fedbasis.methods.base import MODEL, Adaptation, Context, Sent
 from fedbasis.methods.fedem import FedEM, responsibilities
-from fedbasis.networks.train import Examples, Recipe, batches, predict
+from fedbasis.networks.batches import Recipe, batches
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import predict
 from fedbasis.serving.personalize import personalize
 from fedbasis.tensors.files import read_tensors, write_tensors
 from fedbasis.tensors.params import State

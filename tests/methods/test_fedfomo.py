@@ -10,7 +10,8 @@ from torch.nn.functional import cross_entropy
 
 from fedbasis.methods.base import Adaptation, Task
 from fedbasis.methods.fedfomo import FedFomo, FedFomoConfig
-from fedbasis.networks.train import Examples, local_sgd
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import local_sgd
 from fedbasis.serving.personalize import personalize
 from fedbasis.tensors.params import State, Tensors
 from fedbasis.tensors.seeding import torch_generator

@@ -1,7 +1,7 @@
 """FedPer against modules that share their lower layers alone, FedAvg and training alone."""
 
 from battery import clients, same
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from methods.helpers.layers import BlockTests, build, federate
 
 

@@ -9,7 +9,8 @@ from torch import nn
 
 from battery import clients, same
 from fedbasis.methods.base import Adaptation, Context
-from fedbasis.networks.train import Examples, Recipe, batches
+from fedbasis.networks.batches import Recipe, batches
+from fedbasis.networks.inputs import Examples
 from fedbasis.serving.personalize import personalize
 from fedbasis.tensors.params import Tensors
 from methods.helpers.layers import NORMS, SEED, assert_rounds_equal_naive, build, close, descend, federate, inputs

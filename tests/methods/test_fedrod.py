@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from battery import clients, same
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context, Task
+from fedbasis.networks.batches import Recipe, batches
+from fedbasis.networks.inputs import Examples
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Examples, Recipe, batches
 from fedbasis.serving.personalize import personalize
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import Tensors

@@ -7,7 +7,7 @@ import torch
 from battery import clients, run_rounds, same
 from fedbasis.methods.base import MODEL, Adaptation, Context, Sent
 from fedbasis.methods.ifca import IFCA
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from fedbasis.serving.personalize import personalize
 from fedbasis.tensors.params import State
 from methods.helpers.cluster import WEIGHTINGS, method_of, naive_losses, relabelled, task_of, updates_of

@@ -10,7 +10,7 @@ import pytest
 from battery import FIRST, make
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Insight, Method, Serving, Updates
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from pflbed.errors import InputError
 
 SIX = {"init", "broadcast", "client_update", "aggregate", "model", "adapt"}

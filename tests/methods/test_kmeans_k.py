@@ -7,7 +7,7 @@ from sklearn.cluster import KMeans
 from battery import clients, run_rounds, same
 from fedbasis.methods.base import MODEL, Adaptation, Context
 from fedbasis.methods.kmeans_k import KMeansK
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from fedbasis.serving.personalize import personalize
 from methods.helpers.cluster import (
     WEIGHTINGS,

@@ -14,7 +14,9 @@ from battery import clients, run_rounds, same
 from fedbasis.methods.base import Context
 from fedbasis.methods.fedavg import FedAvg
 from fedbasis.methods.knn_per import GRID, KNNPer, KNNPerConfig
-from fedbasis.networks.train import Examples, Recipe, predict
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import predict
 from fedbasis.tensors.params import State
 from methods.helpers.generated import make_task, new_client
 from shapes import shapes_examples

@@ -8,7 +8,7 @@ import torch
 
 from fedbasis.methods.base import Adaptation, Context
 from fedbasis.methods.l2gd import L2GD
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from fedbasis.serving.personalize import personalize
 from methods.helpers.quadratic import (
     PLAIN,

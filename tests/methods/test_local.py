@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from fedbasis.methods.base import Adaptation, Context, Task
-from fedbasis.networks import train
+from fedbasis.networks import batches as drawn
 from fedbasis.serving.personalize import personalize
 from methods.helpers.linear import SEED, build, clients, equal, run
 from shapes import shapes_examples
@@ -23,7 +23,7 @@ class TestLocal:
             optimizer = torch.optim.SGD(module.parameters(), recipe.rate, recipe.momentum, weight_decay=recipe.decay)
             generator = Context(SEED, "c0", task.network.workspace(), number).generator("batches")
             for _ in range(recipe.epochs):
-                for rows in train.batches(len(data["c0"]), recipe.batch, generator):
+                for rows in drawn.batches(len(data["c0"]), recipe.batch, generator):
                     optimizer.zero_grad()
                     logits = module(recipe.preprocessing(data["c0"].pixels[rows]))
                     nn.functional.cross_entropy(logits, data["c0"].labels[rows]).backward()  # type: ignore[no-untyped-call]

@@ -10,7 +10,7 @@ from sklearn.decomposition import PCA
 from battery import clients, run_rounds
 from fedbasis.methods.base import MODEL, Adaptation, Context
 from fedbasis.methods.pca_k import PCAK, project
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from fedbasis.serving.personalize import personalize
 from fedbasis.tensors.params import Tensors
 from methods.helpers.cluster import WEIGHTINGS, flat, method_of, shuffled, statistics, task_of, updates_of

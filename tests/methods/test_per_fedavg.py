@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from fedbasis.methods.base import Context, Method
-from fedbasis.networks.train import Examples, Recipe
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Examples
 from fedbasis.tensors.params import only, without
 from methods.helpers.quadratic import (
     PLAIN,

@@ -8,7 +8,7 @@ import torch
 
 from battery import Serial
 from fedbasis.methods.base import Adaptation, Context
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from fedbasis.serving.personalize import personalize
 from fedbasis.tensors.params import only, without
 from methods.helpers.quadratic import PLAIN, QUADRATIC, TINY, bowl, close, last_of, make, points, same, slope, stream

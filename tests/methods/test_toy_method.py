@@ -31,7 +31,8 @@ from fedbasis.methods.base import (
     Ways,
 )
 from fedbasis.methods.fedavg import FedAvg
-from fedbasis.networks.train import Examples, forward
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import forward
 from fedbasis.report.page import write_report
 from fedbasis.report.runs import RunData
 from fedbasis.serving.new_client import serve_folder, write_model
@@ -128,7 +129,7 @@ def test_its_records_hold_its_tables(run: Run, dataset: Path) -> None:
     assert {record["size"] for record in records} == {"S", "M"}
     assert not any("learned" in record for record in read_lines(run.evaluation) if record["how"] == "none")
     prepared = prepare(small(dataset, name=HERE))
-    from fedbasis.networks.train import examples_of
+    from fedbasis.networks.inputs import examples_of
     from fedbasis.serving import artifact
 
     _, server = artifact.load(run.bases, "bases", trust=True)

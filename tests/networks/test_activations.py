@@ -16,8 +16,8 @@ from fedbasis.experiment import execute, prepare
 from fedbasis.experiment.config import parse
 from fedbasis.networks.activations import REACH, LowerBlocks, require_network, stored
 from fedbasis.networks.efficientnet import EfficientNetLite0
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Preprocessing
 from fedbasis.tensors.files import load_weights, write_tensors
 from pflbed.dataset import find
 from pflbed.errors import InputError

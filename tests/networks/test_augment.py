@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 
 from fedbasis.networks.augment import AREA, PADDING, RATIO, Augment, augmented, crop_boxes, resized_crops
-from fedbasis.networks.train import Examples, Preprocessing, Recipe, draw_batches
+from fedbasis.networks.batches import Recipe, draw_batches
+from fedbasis.networks.inputs import Examples, Preprocessing
 from fedbasis.tensors.seeding import torch_generator
 from pflbed.errors import InputError
 

@@ -7,9 +7,10 @@ from torch import nn
 from battery import QUICK, make, served, trained
 from fedbasis.methods.base import Adaptation, Context, Task
 from fedbasis.methods.fedavg import FedAvg
+from fedbasis.networks.batches import Recipe
 from fedbasis.networks.class_prior import log_prior, with_prior
+from fedbasis.networks.inputs import Examples, Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Examples, Preprocessing, Recipe
 from fedbasis.serving.personalize import PSEUDO_COUNT, default_statistics, label, personalize
 from pflbed.errors import InputError
 from shapes import shapes_examples

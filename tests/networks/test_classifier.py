@@ -3,8 +3,9 @@
 import torch
 
 from battery import make
+from fedbasis.networks.batches import Recipe
 from fedbasis.networks.classifier import apply_head, passed
-from fedbasis.networks.train import Recipe, predict
+from fedbasis.networks.train import predict
 from shapes import shapes_examples
 
 

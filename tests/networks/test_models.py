@@ -8,8 +8,9 @@ from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.simulation import Simulation
 from fedbasis.methods.base import Context, Task
 from fedbasis.methods.fedavg import FedAvg
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Examples, Preprocessing
 from fedbasis.networks.models import MODELS, Network, classifier_of
-from fedbasis.networks.train import Examples, Preprocessing, Recipe
 from pflbed.errors import InputError
 from pflbed.images import Resolution
 from shapes import shapes_examples

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from fedbasis.networks import statistics
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.networks.models import Network
 from fedbasis.networks.statistics import has_statistics, statistics_of, with_statistics
-from fedbasis.networks.train import Preprocessing
 from fedbasis.tensors.flat import FlatModel
 from shapes import shapes_examples
 

@@ -7,16 +7,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedbasis.networks.augment import augmented
+from fedbasis.networks.batches import Recipe, batches
+from fedbasis.networks.inputs import Examples, Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import (
-    Examples,
-    FlatAdam,
-    Preprocessing,
-    Recipe,
-    backward_passes,
-    batches,
-    local_sgd,
-)
+from fedbasis.networks.optimizers import FlatAdam
+from fedbasis.networks.train import backward_passes, local_sgd
 from fedbasis.tensors.seeding import torch_generator
 from pflbed.errors import InputError
 from shapes import shapes_examples

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fedbasis.methods.fedbasis.bases import BasisSet
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Preprocessing
 from fedbasis.serving import artifact
 from fedbasis.serving.artifact import CARD, Card
 from fedbasis.tensors.params import State

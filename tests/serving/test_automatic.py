@@ -13,7 +13,7 @@ import pflbed
 from battery import QUICK, clients, make, serve, trained
 from fedbasis.cli import app
 from fedbasis.methods.base import Adaptation, Context
-from fedbasis.networks.train import Examples
+from fedbasis.networks.inputs import Examples
 from fedbasis.serving.automatic import AUTO, FOLDS, Choice, Judged, candidates, choose, folds
 from fedbasis.serving.personalize import personalize
 from pflbed.errors import InputError

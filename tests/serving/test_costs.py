@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from battery import PLAN, QUICK, make, trained_few, workspace_of
 from fedbasis.methods.base import Context, Method
 from fedbasis.methods.fedbasis import PSI, coefficients
-from fedbasis.networks.train import Examples
+from fedbasis.networks.inputs import Examples
 from fedbasis.serving.costs import LearnedNumbers, download_bytes, learned_numbers
 from fedbasis.serving.personalize import Fitted, personalize
 from fedbasis.tensors.files import read_header, write_tensors

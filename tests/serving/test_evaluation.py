@@ -14,7 +14,8 @@ from fedbasis.experiment import Prepared, execute, prepare
 from fedbasis.experiment.config import parse
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Context
-from fedbasis.networks.train import examples_of, predict
+from fedbasis.networks.inputs import examples_of
+from fedbasis.networks.train import predict
 from fedbasis.serving.evaluation import ServeTask, chosen_settings, serve, summarize
 from fedbasis.training.runs import read_lines
 from helpers.accelerator import DEVICE, Accelerator

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import MAX_PIXELS, Preprocessing, forward
+from fedbasis.networks.train import MAX_PIXELS, forward
 from fedbasis.serving import memory
 from fedbasis.serving.memory import activations, require_memory
 from pflbed.errors import InputError

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from battery import make, same, trained
 from fedbasis.methods.base import Adaptation, Context
+from fedbasis.networks.batches import Recipe
 from fedbasis.networks.classifier import probabilities_and_features
 from fedbasis.networks.statistics import Statistics
-from fedbasis.networks.train import Recipe, local_sgd
+from fedbasis.networks.train import local_sgd
 from fedbasis.serving.personalize import Fitted, label, personalize
 from fedbasis.tensors.params import Tensors
 from shapes import shapes_examples

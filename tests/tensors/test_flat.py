@@ -2,8 +2,8 @@
 
 import torch
 
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Preprocessing
 from fedbasis.tensors.blocks import layout_of
 from fedbasis.tensors.flat import FlatModel
 from shapes import shapes_examples

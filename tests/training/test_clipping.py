@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 
 from fedbasis.methods.base import Sent
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from fedbasis.tensors.averaging import Averaging
 from fedbasis.tensors.params import State
 from fedbasis.training.clipping import clip_updates, clipped

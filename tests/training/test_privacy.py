@@ -13,7 +13,7 @@ from battery import FIRST, VARIANTS, Serial, clients, finite, make, run_rounds, 
 from fedbasis.experiment.protection import PrivacyConfig
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Method, Sent
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from fedbasis.tensors.params import State
 from fedbasis.training.accounting import default_delta, epsilon
 from fedbasis.training.clipping import differences

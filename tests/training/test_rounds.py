@@ -8,7 +8,7 @@ import torch
 
 from fedbasis.experiment import execute, prepare
 from fedbasis.experiment.config import parse
-from fedbasis.networks.train import Examples
+from fedbasis.networks.inputs import Examples
 from fedbasis.training.rounds import sampled
 from fedbasis.training.runs import read_lines
 from pflbed import InputError

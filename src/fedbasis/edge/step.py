@@ -17,13 +17,13 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from fedbasis.methods.fedbasis import FedBasis, coefficients
 from fedbasis.methods.fedbasis.learning import OptimizerName
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.networks.statistics import Statistics, has_statistics
-from fedbasis.networks.train import Preprocessing
 from fedbasis.tensors.blocks import LayoutEntry
 from pflbed.errors import InputError
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
-"""Of Adam, as in ``networks.train.FlatAdam``."""
+"""Of Adam, as in ``networks.optimizers.FlatAdam``."""
 MOMENTUM = 0.9
 """Of SGD, as ``fedbasis personalize`` has it."""
 CHUNK = 4096

@@ -9,7 +9,7 @@ from fedbasis.engines.base import ClientData, Result, WorkerContext, Workers
 from fedbasis.engines.client_state import ClientStates, state_of
 from fedbasis.engines.download import Download, as_received, to_send
 from fedbasis.methods.base import Context, Sent
-from fedbasis.networks.train import examples_of
+from fedbasis.networks.inputs import examples_of
 from fedbasis.tensors.params import State
 
 CLIENT_STATE = "client_state/"

@@ -25,9 +25,10 @@ from fedbasis.experiment.config import parse
 from fedbasis.methods import name_of
 from fedbasis.methods.base import Adaptation, Method, ValueTable
 from fedbasis.networks.augment import Augment
+from fedbasis.networks.inputs import Examples
 from fedbasis.networks.models import Network, NetworkSource, sides
 from fedbasis.networks.statistics import Statistics
-from fedbasis.networks.train import Examples, predict
+from fedbasis.networks.train import predict
 from fedbasis.serving import artifact, new_client
 from fedbasis.serving.evaluation import EvaluationPlan, ResultRow, summarize
 from fedbasis.serving.evaluation import evaluate as evaluate_clients

@@ -19,10 +19,12 @@ from fedbasis.experiment.toml import ConfigSection
 from fedbasis.methods import METHODS, find_method
 from fedbasis.methods.base import Adaptation, Method, MethodConfig
 from fedbasis.methods.problems import problem_lines
+from fedbasis.networks.augment import Augment
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.networks.models import MODELS, NETWORKS, sides
 from fedbasis.networks.resolve import all_names
 from fedbasis.networks.statistics import Statistics
-from fedbasis.networks.train import Augment, Preprocessing, Recipe
 from fedbasis.networks.weights import weights_path
 from fedbasis.serving.artifact import Positive, Shift
 from fedbasis.serving.automatic import AUTO

@@ -19,8 +19,8 @@ from fedbasis.experiment.config import parse
 from fedbasis.methods.base import CLOCK, MODEL, Task
 from fedbasis.methods.fedbasis import FedBasis
 from fedbasis.methods.fedbasis.config import FedBasisConfig
+from fedbasis.networks.batches import Recipe
 from fedbasis.networks.models import NetworkSource, sides
-from fedbasis.networks.train import Recipe
 from fedbasis.serving import artifact
 from fedbasis.tensors.params import State
 from fedbasis.training.clipping import clip_updates

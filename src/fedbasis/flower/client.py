@@ -26,7 +26,7 @@ from fedbasis.flower.payload import Payload, from_record, pack_state, to_record
 from fedbasis.flower.settings import FederatedRun, read_plans
 from fedbasis.methods import name_of
 from fedbasis.methods.base import Context, Method
-from fedbasis.networks.train import Examples
+from fedbasis.networks.inputs import Examples
 from fedbasis.serving import artifact
 from fedbasis.serving.new_client import serve, write_model
 from fedbasis.tensors.params import State

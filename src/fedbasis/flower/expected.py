@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedbasis.methods.base import Context, Method, Sent
+from fedbasis.networks.inputs import Examples
 from fedbasis.networks.models import sides
-from fedbasis.networks.train import Examples
 from fedbasis.tensors import packed as pack
 from fedbasis.tensors.params import State, nbytes, require_finite
 from pflbed.errors import InputError

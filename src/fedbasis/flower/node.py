@@ -15,7 +15,7 @@ import torch
 
 import pflbed
 from fedbasis.engines.client_state import ClientStates
-from fedbasis.networks.train import Examples, examples_of
+from fedbasis.networks.inputs import Examples, examples_of
 from pflbed.cache import decode
 from pflbed.errors import InputError
 from pflbed.folders import scan_client

@@ -26,7 +26,10 @@ from torch import Tensor
 
 from fedbasis.methods.base import MODEL, About, Adaptation, Context, MethodConfig, Sent, Serving, Ways
 from fedbasis.methods.fedavg import FedAvg
-from fedbasis.networks.train import Examples, FlatSGD, MeanLoss, Recipe, backward_passes, by_epoch, local_sgd
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.optimizers import FlatSGD
+from fedbasis.networks.train import MeanLoss, backward_passes, by_epoch, local_sgd
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors
 

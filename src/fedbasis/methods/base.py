@@ -25,9 +25,11 @@ from torch import Tensor
 from fedbasis.methods.problems import problem_lines
 from fedbasis.methods.task import MethodConfig as MethodConfig  # noqa: PLC0414  (methods import these from here)
 from fedbasis.methods.task import Task as Task  # noqa: PLC0414
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Examples
 from fedbasis.networks.models import NetworkSource
 from fedbasis.networks.statistics import Statistics
-from fedbasis.networks.train import Examples, Recipe, predict
+from fedbasis.networks.train import predict
 from fedbasis.tensors.averaging import Averaging
 from fedbasis.tensors.compact import AlikeModels
 from fedbasis.tensors.flat import FlatModel

@@ -20,7 +20,8 @@ from pydantic import Field
 
 from fedbasis.methods.base import MODEL, About, Adaptation, Context, MethodConfig, Sent, Ways
 from fedbasis.methods.fedavg import FedAvg
-from fedbasis.networks.train import Examples, by_epoch, local_sgd, proximal, sgd_steps
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import by_epoch, local_sgd, proximal, sgd_steps
 from fedbasis.tensors.params import State, Tensors
 
 PERSONAL = "personal"

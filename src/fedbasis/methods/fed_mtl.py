@@ -21,7 +21,8 @@ from torch import Tensor
 
 from fedbasis.methods.base import MODEL, About, Adaptation, Context, MethodConfig, Sent, Update, Ways
 from fedbasis.methods.shared.client_models import RELATIONS, ClientModels, clients, combination, gram, models
-from fedbasis.networks.train import Adjust, Examples, local_sgd, proximal
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import Adjust, local_sgd, proximal
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors
 

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from fedbasis.methods.base import CLOCK, MODEL, About, Adaptation, Context, Insight, MethodConfig, Sent, Update, Ways
 from fedbasis.methods.shared.client_models import RELATIONS, ClientModels, clients, combination, gram, models
-from fedbasis.networks.train import Examples, local_sgd, proximal
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import local_sgd, proximal
 from fedbasis.tensors.params import State, Tensors
 
 SIGMA = {"distance": 1e6, "cosine": 25.0}

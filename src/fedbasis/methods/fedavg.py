@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from fedbasis.methods.base import MODEL, About, Context, Method, Sent, Update
-from fedbasis.networks.train import Adjust, Examples, local_sgd
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import Adjust, local_sgd
 from fedbasis.tensors.params import State, Tensors
 
 

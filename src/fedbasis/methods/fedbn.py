@@ -20,7 +20,7 @@ from pydantic import Field
 
 from fedbasis.methods.base import MODEL, About, Context, MethodConfig, Sent, Serving, Update, Ways
 from fedbasis.methods.shared.partial import PERSONAL, Partial
-from fedbasis.networks.train import Examples
+from fedbasis.networks.inputs import Examples
 from fedbasis.tensors.params import State, Tensors, only, without
 
 NORMALIZATION = "normalization"

@@ -34,7 +34,8 @@ from fedbasis.methods.base import (
     require_tensor,
 )
 from fedbasis.methods.shared.warm_start import WarmStartConfig, WarmStarted
-from fedbasis.networks.train import Examples, Objective, local_sgd
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import Objective, local_sgd
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors, require_same
 from pflbed.errors import InputError

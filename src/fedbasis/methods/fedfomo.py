@@ -22,7 +22,8 @@ from torch.nn.functional import cross_entropy
 
 from fedbasis.methods.base import CLOCK, MODEL, About, Adaptation, Context, MethodConfig, Sent, Serving, Update, Ways
 from fedbasis.methods.shared.client_models import CLIENT, RELATIONS, ClientModels, clients, combination, models
-from fedbasis.networks.train import Examples, forward, local_sgd
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import forward, local_sgd
 from fedbasis.tensors.params import State, Tensors
 from fedbasis.tensors.seeding import torch_generator
 

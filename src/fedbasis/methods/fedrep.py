@@ -19,7 +19,8 @@ from pydantic import Field
 
 from fedbasis.methods.base import About, Context, MethodConfig, Ways
 from fedbasis.methods.shared.partial import Partial
-from fedbasis.networks.train import Examples, MeanLoss, local_sgd
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import MeanLoss, local_sgd
 
 
 class FedRepConfig(MethodConfig):

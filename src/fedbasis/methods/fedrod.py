@@ -21,8 +21,11 @@ from torch.nn import functional as F  # noqa: N812
 
 from fedbasis.methods.base import MODEL, About, Adaptation, Context, MethodConfig, Sent, Task, Ways
 from fedbasis.methods.fedavg import FedAvg
+from fedbasis.networks.batches import Recipe
 from fedbasis.networks.classifier import head_steps, passed, require_last, watching
-from fedbasis.networks.train import Examples, PlainSGD, Recipe, by_epoch, local_sgd
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.optimizers import PlainSGD
+from fedbasis.networks.train import by_epoch, local_sgd
 from fedbasis.tensors.params import State, Tensors
 from pflbed.errors import InputError
 

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from fedbasis.methods.base import MODEL, About, Adaptation, Context, Insight, MethodConfig, Sent, Update, Updates, Ways
 from fedbasis.methods.shared.warm_start import WarmStartConfig, WarmStarted, WarmStartedInsight, WarmStartedUpdates
-from fedbasis.networks.train import Examples
+from fedbasis.networks.inputs import Examples
 from fedbasis.tensors.params import State, StreamingMean, Tensors
 from pflbed.errors import InputError
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedbasis.methods.base import MODEL, About, Adaptation, Context, MethodConfig, Updates, Ways
 from fedbasis.methods.shared.last_round import LastRoundSummary, LastRoundSummaryUpdates
-from fedbasis.networks.train import Examples
+from fedbasis.networks.inputs import Examples
 from fedbasis.tensors.params import State, Tensors
 from fedbasis.tensors.seeding import seed_for
 from pflbed.errors import InputError

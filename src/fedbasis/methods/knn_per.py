@@ -34,7 +34,7 @@ from fedbasis.methods.base import (
 )
 from fedbasis.methods.fedavg import FedAvg
 from fedbasis.networks.classifier import probabilities_and_features
-from fedbasis.networks.train import Examples
+from fedbasis.networks.inputs import Examples
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors
 from pflbed.errors import InputError

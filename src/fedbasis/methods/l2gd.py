@@ -26,7 +26,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fedbasis.methods.base import MODEL, About, Adaptation, Context, Method, MethodConfig, Sent, Update, Ways
-from fedbasis.networks.train import Examples, batches, by_epoch, local_sgd, sgd_steps
+from fedbasis.networks.batches import batches
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import by_epoch, local_sgd, sgd_steps
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors
 from fedbasis.tensors.seeding import torch_generator

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from fedbasis.methods.base import MODEL, About, Context, Method, Sent, Update, Updates, Ways
-from fedbasis.networks.train import Examples, local_sgd
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import local_sgd
 from fedbasis.tensors.params import State, Tensors
 
 

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from fedbasis.methods.base import MODEL, About, Adaptation, Context, MethodConfig, Updates, Ways
 from fedbasis.methods.shared.last_round import LastRoundSummary, LastRoundSummaryUpdates
-from fedbasis.networks.train import Examples, by_epoch, sgd_steps
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import by_epoch, sgd_steps
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors
 from pflbed.errors import InputError

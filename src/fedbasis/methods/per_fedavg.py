@@ -25,7 +25,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedbasis.methods.base import MODEL, About, Context, Method, MethodConfig, Sent, Update, Ways
-from fedbasis.networks.train import Examples, FlatSGD, MeanLoss, Recipe, augment_batches, batches, draw_batches
+from fedbasis.networks.batches import Recipe, augment_batches, batches, draw_batches
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.optimizers import FlatSGD
+from fedbasis.networks.train import MeanLoss
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors
 

@@ -20,7 +20,9 @@ import torch
 from pydantic import Field
 
 from fedbasis.methods.base import MODEL, About, Adaptation, Context, Method, MethodConfig, Sent, Update, Ways
-from fedbasis.networks.train import Examples, MeanLoss, batches, by_epoch, local_sgd, proximal, sgd_steps
+from fedbasis.networks.batches import batches
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import MeanLoss, by_epoch, local_sgd, proximal, sgd_steps
 from fedbasis.tensors.params import State, Tensors
 
 PERSONAL = "personal"

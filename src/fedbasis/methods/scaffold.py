@@ -24,7 +24,8 @@ from pydantic import Field
 
 from fedbasis.methods.base import CLOCK, MODEL, About, Context, MethodConfig, Sent, Serving, Update, Updates
 from fedbasis.methods.fedavg import FedAvg
-from fedbasis.networks.train import Adjust, Examples, local_sgd
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import Adjust, local_sgd
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors, plus
 from pflbed.errors import InputError

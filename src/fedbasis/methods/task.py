@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from fedbasis.networks.batches import Recipe
 from fedbasis.networks.models import Network, classifier_of, normalization_of
-from fedbasis.networks.train import Recipe
 from fedbasis.tensors.averaging import Averaging
 from fedbasis.tensors.blocks import Layout
 from fedbasis.tensors.packed import packed, unpacked

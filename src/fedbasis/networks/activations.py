@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedbasis.networks.efficientnet import EfficientNetLite0
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Preprocessing
 from fedbasis.networks.weights import weights_path
 from fedbasis.tensors.files import load_weights
 from pflbed.errors import InputError

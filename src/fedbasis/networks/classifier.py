@@ -10,7 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedbasis.networks.train import PlainSGD, Preprocessing, at_once, batches, forward
+from fedbasis.networks.batches import at_once, batches
+from fedbasis.networks.inputs import Preprocessing
+from fedbasis.networks.optimizers import PlainSGD
+from fedbasis.networks.train import forward
 from pflbed.errors import InputError
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from fedbasis.networks.train import Examples, Preprocessing
+from fedbasis.networks.inputs import Examples, Preprocessing
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors
 

@@ -20,8 +20,8 @@ from torch import nn
 from fedbasis import __version__
 from fedbasis.methods import METHODS
 from fedbasis.methods.problems import problem_lines
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.networks.models import MODELS, Network, NetworkSource, sides
-from fedbasis.networks.train import Preprocessing
 from fedbasis.tensors.compact import AlikeModels, Bits, decode, encode, is_coded, require_coded
 from fedbasis.tensors.files import Header, read_header, read_tensors, write_tensors
 from fedbasis.tensors.params import State, Tensors, require_finite, require_same, shapes

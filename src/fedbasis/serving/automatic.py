@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from fedbasis.methods.base import Context, Method
+from fedbasis.networks.inputs import Examples
 from fedbasis.networks.statistics import Statistics, has_statistics
-from fedbasis.networks.train import Examples
 from fedbasis.tensors.params import Tensors
 from fedbasis.tensors.seeding import numpy_generator
 

@@ -21,8 +21,8 @@ from fedbasis.engines.client_state import ClientStates, state_of
 from fedbasis.methods import name_of
 from fedbasis.methods.base import Adaptation, Context, Method
 from fedbasis.networks.classifier import apply_head, passed
+from fedbasis.networks.inputs import examples_of, to_device
 from fedbasis.networks.statistics import Statistics, has_statistics
-from fedbasis.networks.train import examples_of, to_device
 from fedbasis.serving.automatic import AUTO, PRIOR
 from fedbasis.serving.peak import PeakMemory
 from fedbasis.serving.personalize import (

@@ -19,9 +19,11 @@ from fedbasis.methods import find_method
 from fedbasis.methods.base import Adaptation, Context, Method, Task, ValueTable
 from fedbasis.methods.fedavg import FedAvg
 from fedbasis.methods.problems import problem_lines
+from fedbasis.networks.batches import Recipe
 from fedbasis.networks.hold_out import hold_out
+from fedbasis.networks.inputs import Examples
 from fedbasis.networks.models import NetworkSource
-from fedbasis.networks.train import Examples, Recipe, predict
+from fedbasis.networks.train import predict
 from fedbasis.serving import artifact
 from fedbasis.serving.automatic import AUTO, Choice
 from fedbasis.serving.memory import require_memory

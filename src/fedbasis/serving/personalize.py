@@ -22,8 +22,10 @@ from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context, Method
 from fedbasis.networks.class_prior import log_prior, with_prior
 from fedbasis.networks.classifier import head_steps, passed
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.optimizers import PlainSGD
 from fedbasis.networks.statistics import CHOICES, Statistics, has_statistics, statistics_of, with_statistics
-from fedbasis.networks.train import Examples, PlainSGD, by_epoch, proximal, sgd_steps
+from fedbasis.networks.train import by_epoch, proximal, sgd_steps
 from fedbasis.serving.automatic import AUTO, PRIOR, Choice, cross_validate
 from fedbasis.tensors.params import State, Tensors
 from pflbed.errors import InputError

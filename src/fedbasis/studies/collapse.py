@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from fedbasis.experiment import Prepared
 from fedbasis.methods.base import Context
-from fedbasis.networks.train import examples_of
+from fedbasis.networks.inputs import examples_of
 from fedbasis.report.chapter import Chapter, ReportFigure
 from fedbasis.report.runs import NUMBER, RunData
 from fedbasis.studies import drawing, paper

@@ -21,7 +21,7 @@ from fedbasis.experiment import Prepared
 from fedbasis.methods.base import Context
 from fedbasis.methods.kmeans_k import KMeansConfig, KMeansK
 from fedbasis.methods.pca_k import PCAK, PCAConfig
-from fedbasis.networks.train import examples_of
+from fedbasis.networks.inputs import examples_of
 from fedbasis.report.chapter import Chapter, ReportFigure
 from fedbasis.report.runs import NUMBER, RunData
 from fedbasis.report.tables import Cell, Grid

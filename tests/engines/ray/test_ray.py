@@ -30,8 +30,8 @@ from fedbasis.experiment import Prepared, execute, prepare
 from fedbasis.experiment.config import Experiment, parse
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Method, Task
+from fedbasis.networks.batches import Recipe
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Recipe
 from fedbasis.serving.evaluation import EvaluationPlan, evaluate
 from fedbasis.tensors.packed import packed
 from fedbasis.tensors.params import State

@@ -12,7 +12,7 @@ import torch
 from fedbasis.engines.ray.transfer import ObjectCache, Placeholder, extract, from_arrays, insert, to_arrays
 from fedbasis.engines.simulation import ClientTask
 from fedbasis.methods.base import Adaptation
-from fedbasis.networks.train import Examples, examples_of
+from fedbasis.networks.inputs import Examples, examples_of
 from fedbasis.serving.evaluation import ServeTask
 from pflbed import Client, Images
 from shapes import shapes_examples

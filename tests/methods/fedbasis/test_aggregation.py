@@ -12,8 +12,8 @@ from fedbasis.methods.fedbasis.learning import (
     train_factored,
 )
 from fedbasis.methods.fedbasis.upload import Upload
+from fedbasis.networks.batches import Recipe
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Recipe
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.seeding import torch_generator
 from methods.helpers.bases import make_bases

@@ -3,8 +3,8 @@
 import torch
 
 from fedbasis.methods.fedbasis import coefficients
+from fedbasis.networks.inputs import Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Preprocessing
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.seeding import torch_generator
 from methods.helpers.bases import make_bases

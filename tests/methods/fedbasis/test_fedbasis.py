@@ -10,7 +10,7 @@ import torch
 from battery import clients, make, run_rounds, same
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from fedbasis.serving.personalize import personalize
 from fedbasis.tensors.params import State
 from pflbed.errors import InputError

@@ -18,8 +18,9 @@ from fedbasis.methods.fedbasis.learning import (
     train_factored,
 )
 from fedbasis.methods.fedbasis.upload import Upload
+from fedbasis.networks.batches import Recipe, batches
+from fedbasis.networks.inputs import Examples, Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Examples, Preprocessing, Recipe, batches
 from fedbasis.tensors.blocks import layout_of
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import Tensors
@@ -212,7 +213,7 @@ def test_joint_step_equals_autograd_on_bases_and_psi() -> None:
     from fedbasis.methods.fedbasis import coefficients
     from fedbasis.methods.fedbasis.bases import BasisSet
     from fedbasis.methods.fedbasis.learning import CoefficientSettings, LocalWork, train_bases
-    from fedbasis.networks.train import Preprocessing
+    from fedbasis.networks.inputs import Preprocessing
     from fedbasis.tensors.seeding import torch_generator
 
     network = Network("cnn-small", 3, 12, {"norm": "none"})

@@ -10,7 +10,7 @@ from scipy.stats import trim_mean
 from battery import clients, make, run_rounds
 from fedbasis.methods.fedbasis.bases import BasisSet
 from fedbasis.methods.fedbasis.robust import OrderedBases
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from fedbasis.tensors.averaging import Averaging
 from methods.helpers.robust import KINDS, a_round, garbage, with_averaging
 

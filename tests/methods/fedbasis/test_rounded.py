@@ -12,8 +12,8 @@ from fedbasis.engines.in_process import InProcess
 from fedbasis.engines.simulation import Simulation
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Method, Task
+from fedbasis.networks.batches import Recipe
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Recipe
 from fedbasis.tensors.averaging import Averaging
 from fedbasis.tensors.params import State, Tensors
 from fedbasis.training.rounds import train

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from battery import ROUNDS
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import MODEL, Sent, Task
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Examples
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Examples, Recipe
 from fedbasis.tensors.params import Tensors
 from fedbasis.tensors.seeding import torch_generator
 from shapes import shapes_examples

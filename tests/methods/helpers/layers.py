@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from battery import clients, same
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Context, Method, Task
+from fedbasis.networks.batches import Recipe, batches
+from fedbasis.networks.inputs import Examples
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Examples, Recipe, batches
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors
 from fedbasis.tensors.seeding import torch_generator

@@ -16,7 +16,7 @@ from battery import Serial
 from fedbasis.engines.client_state import ClientStates
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Method, Sent, Task
-from fedbasis.networks.train import Examples
+from fedbasis.networks.inputs import Examples
 from fedbasis.tensors.params import State, Tensors
 from shapes import shapes_examples
 

@@ -16,8 +16,9 @@ from fedbasis.engines.client_state import ClientStates
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Context, Method, Task
 from fedbasis.methods.fedavg import FedAvg
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Examples, Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Examples, Preprocessing, Recipe
 from fedbasis.tensors.params import State, Tensors
 
 Array = np.ndarray[Any, np.dtype[np.float64]]

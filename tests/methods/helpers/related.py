@@ -9,8 +9,10 @@ from torch.nn.functional import cross_entropy
 
 from battery import Serial
 from fedbasis.methods.base import Adaptation, Context, Method, Sent, Task
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Examples, Preprocessing
 from fedbasis.networks.models import Network
-from fedbasis.networks.train import Examples, Preprocessing, Recipe, local_sgd
+from fedbasis.networks.train import local_sgd
 from fedbasis.serving.personalize import personalize
 from fedbasis.tensors.params import State, Tensors
 from shapes import shapes_examples

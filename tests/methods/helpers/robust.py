@@ -6,7 +6,7 @@ import torch
 
 from battery import clients, make, run_rounds
 from fedbasis.methods.base import Method, Sent
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from fedbasis.tensors.averaging import Averaging
 from fedbasis.tensors.params import State
 

@@ -15,7 +15,8 @@ from fedbasis.methods.pfedgp.gp_tree import (
     Kernel,
     class_tree,
 )
-from fedbasis.networks.train import Recipe, predict
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.train import predict
 from fedbasis.tensors.seeding import torch_generator
 from methods.helpers.generated import make_task, new_client
 from methods.pfedgp.blobs import blobs

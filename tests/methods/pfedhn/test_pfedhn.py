@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from battery import clients, run_rounds, same
 from fedbasis.methods.fedavg import FedAvg
 from fedbasis.methods.pfedhn import PFedHN, PFedHNConfig
-from fedbasis.networks.train import Recipe, batches
+from fedbasis.networks.batches import Recipe, batches
 from fedbasis.tensors.params import State, Tensors
 from fedbasis.tensors.seeding import torch_generator
 from methods.helpers.generated import make_task, new_client

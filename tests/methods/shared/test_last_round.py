@@ -4,7 +4,7 @@ import pytest
 
 from battery import ROUNDS, clients, run_rounds, same
 from fedbasis.methods.base import CLOCK, MODEL
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from methods.helpers.cluster import WEIGHTINGS, method_of, task_of
 from pflbed.errors import InputError
 

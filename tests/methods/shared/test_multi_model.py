@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from battery import same
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from fedbasis.tensors.seeding import seed_for
 from methods.helpers.cluster import method_of, shuffled, statistics, task_of
 

@@ -8,7 +8,7 @@ from battery import clients, run_rounds, same
 from fedbasis.methods.base import CLOCK, MODEL, Task
 from fedbasis.methods.fedbasis import FedBasis
 from fedbasis.methods.shared.warm_start import warm_rounds
-from fedbasis.networks.train import Recipe
+from fedbasis.networks.batches import Recipe
 from fedbasis.tensors.averaging import Averaging
 from methods.helpers.cluster import WEIGHTINGS, method_of, task_of
 from pflbed.errors import InputError

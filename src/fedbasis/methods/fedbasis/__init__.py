@@ -42,7 +42,8 @@ from fedbasis.methods.fedbasis.rounded import with_rounding_undone
 from fedbasis.methods.fedbasis.upload import COEFFICIENTS, reference
 from fedbasis.methods.shared.clustering import cluster_models
 from fedbasis.methods.shared.warm_start import warm_rounds
-from fedbasis.networks.train import Examples, by_epoch
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import by_epoch
 from fedbasis.tensors.compact import AlikeModels
 from fedbasis.tensors.params import State, Tensors
 from fedbasis.tensors.seeding import seed_for

@@ -14,16 +14,10 @@ from torch import Tensor
 from fedbasis.methods.fedbasis import coefficients
 from fedbasis.methods.fedbasis.bases import BasisSet, FactoredRates, rebuild
 from fedbasis.methods.fedbasis.received import ReceivedBases
-from fedbasis.networks.train import (
-    Examples,
-    FlatAdam,
-    FlatSGD,
-    MeanLoss,
-    PlainSGD,
-    Recipe,
-    backward_passes,
-    local_sgd,
-)
+from fedbasis.networks.batches import Recipe
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.optimizers import FlatAdam, FlatSGD, PlainSGD
+from fedbasis.networks.train import MeanLoss, backward_passes, local_sgd
 from fedbasis.tensors.flat import FlatModel
 
 OptimizerName = Literal["sgd", "adam"]

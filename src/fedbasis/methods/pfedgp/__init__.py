@@ -42,7 +42,8 @@ from fedbasis.methods.base import (
 from fedbasis.methods.pfedgp.gp_tree import GPTree, Kernel, class_tree
 from fedbasis.networks.classifier import probabilities_and_features, watching
 from fedbasis.networks.hold_out import hold_out
-from fedbasis.networks.train import Examples, local_sgd
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import local_sgd
 from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.params import State, Tensors, only
 from pflbed.errors import InputError

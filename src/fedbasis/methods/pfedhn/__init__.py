@@ -45,7 +45,9 @@ from fedbasis.methods.base import (
 )
 from fedbasis.methods.pfedhn.hypernetwork import generate, pull_back
 from fedbasis.methods.pfedhn.server_sgd import EmbeddingSGD, ServerSGD
-from fedbasis.networks.train import Examples, PlainSGD, backward_passes, by_epoch, local_sgd
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.optimizers import PlainSGD
+from fedbasis.networks.train import backward_passes, by_epoch, local_sgd
 from fedbasis.tensors.params import State, Tensors, only, plus, require_same, without
 from fedbasis.tensors.seeding import torch_generator
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from fedbasis.methods.base import MODEL, Adaptation, Context, Method, Serving, Update, Updates, clamped_updates
 from fedbasis.networks.hold_out import hold_out
-from fedbasis.networks.train import Adjust, Examples, by_epoch, sgd_steps
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import Adjust, by_epoch, sgd_steps
 from fedbasis.tensors.params import State, Tensors, columns, inner_products, require_same
 
 CLIENT = "client/"

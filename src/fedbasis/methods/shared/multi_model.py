@@ -9,7 +9,8 @@ from torch.nn.functional import cross_entropy
 
 from fedbasis.methods.base import Context
 from fedbasis.methods.fedavg import FedAvg
-from fedbasis.networks.train import Examples, forward
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import forward
 from fedbasis.tensors.params import State, Tensors
 from fedbasis.tensors.seeding import seed_for, torch_generator
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from fedbasis.methods.base import MODEL, Context, Method, Sent, Update
-from fedbasis.networks.train import Examples, MeanLoss, local_sgd
+from fedbasis.networks.inputs import Examples
+from fedbasis.networks.train import MeanLoss, local_sgd
 from fedbasis.tensors.params import State, Tensors, only, without
 from pflbed.errors import InputError
 
