@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -12,8 +12,6 @@ from rich.text import Text
 from fedbasis.cli.console import say, shows_clients, shows_progress
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import ValueTable
-from fedbasis.report.paired import bold
-from fedbasis.report.tables import Grid
 from fedbasis.serving.evaluation import ResultRow
 from fedbasis.serving.personalize import UNTRAINED
 from fedbasis.training.events import (
@@ -28,6 +26,9 @@ from fedbasis.training.events import (
     WorkersStarted,
 )
 from pflbed.terminal import SafeConsole
+
+if TYPE_CHECKING:
+    from fedbasis.report.tables import Grid
 
 BLOCKS = " ▏▎▍▌▋▊▉█"
 LEGEND = (
@@ -244,6 +245,8 @@ def results_table(rows: Sequence[ResultRow], sizes: Mapping[str, float], title: 
 
 def _leading(rows: Sequence[ResultRow], sizes: Sequence[str]) -> set[tuple[str, str, str]]:
     """Return the rows with the best Last of a size, and those that are not significantly worse."""
+    from fedbasis.report.paired import bold  # scipy: half a second that commands without such a table need not wait
+
     found = set()
     for size in sizes:
         mine = [row for row in rows if row.size == size]
@@ -274,7 +277,7 @@ def value_table(table: ValueTable) -> Table:
     return shown
 
 
-def grid_table(grid: Grid) -> Table:
+def grid_table(grid: "Grid") -> Table:
     """Draw a table of a report: one heading per column, the best cells bold; the paper's columns are in the report."""
     table = Table(title=grid.caption[:1].upper() + grid.caption[1:], title_justify="left", title_style="bold")
     groups = [name.removeprefix("size ") for name, span in grid.groups for _ in range(span)]
