@@ -120,7 +120,8 @@ def test_runs_that_train_alike_train_once_and_lend_the_rest(everything: tuple[Pa
     for folder in (out / "runs").iterdir():
         by_training.setdefault(json.loads((folder / "done").read_text())["training"], []).append(Run(folder))
     shared = [runs for runs in by_training.values() if len(runs) > 1]
-    assert len(shared) == 4  # FedAvg, Per-FedAvg and both FedBases serve new clients at more rates, or with a pull
+    # FedAvg, Per-FedAvg and both FedBases serve new clients at more rates, or with a pull; kNN-Per trains as FedAvg
+    assert len(shared) == 5
     for runs in shared:
         assert len({run.metrics.read_text() for run in runs}) == 1  # seconds included: measured once
         assert len({json.loads((run.folder / "done").read_text())["bases"] for run in runs}) == 1
@@ -287,7 +288,8 @@ def test_a_run_that_fails_stops_no_other_and_leaves_its_cells_empty(tmp_path: Pa
     assert [item.request.name for item, _ in done.failed] == ["fedavg"]
     assert "nowhere" in str(done.failed[0][1])
     (section,) = write_all(chosen, setup, done, tmp_path, "fedbasis reproduce", ["split", "pca"])
-    assert [name.text for name, _ in section.tables[0].rows] == ["FedBasis (as printed)", "FedBasis"]
+    kept = ["FedBasis (as printed)", "FedBasis without coefficients", "FedBasis"]
+    assert [name.text for name, _ in section.tables[0].rows] == kept
     assert "1 of 3 runs are missing (fedavg on shards, seed 0)" in section.text[1]
     assert "1 of 3 results are on this page" in (tmp_path / "results.md").read_text()
     assert "Not on this page: `split`, `pca`." in (tmp_path / "results.md").read_text()
