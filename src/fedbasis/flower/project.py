@@ -22,6 +22,8 @@ from pflbed.errors import InputError
 from pflbed.foreign import read_toml
 
 LOOPBACK = "127.0.0.1"
+SHAPE = ("resolution", "channels", "mean", "std")
+"""The data settings that nodes use."""
 APP = '''"""The app of this federation: what the server and the nodes do is in the fedbasis package."""
 
 from pathlib import Path
@@ -204,12 +206,18 @@ def _value(value: Any) -> str:
 
 
 def experiment_of(path: Path) -> dict[str, Any]:
-    """Read an experiment for an app; of its data settings only the shape of images is used: nodes have the data."""
+    """Read an experiment for an app; of its data settings only what makes inputs is used: nodes have the data."""
     whole = read(path).as_dict()
     if whole["model"]["weights"] is not None:
         given = whole["model"]["weights"]
         whole["model"]["weights"] = given if given in SHIPPED else str(Path(given).absolute())
-    return {**whole, "data": {key: whole["data"][key] for key in ("resolution", "channels")}}
+    data = {key: value for key, value in whole["data"].items() if key in SHAPE and value is not None}
+    if data["channels"] not in (1, 3):
+        raise InputError(
+            f"'data.channels' must be 1 or 3, but it is {data['channels']} in {path}; the nodes of a federation have "
+            "image files, no arrays."
+        )
+    return {**whole, "data": data}
 
 
 def own_modules(experiment: Mapping[str, Any], below: Path) -> list[Path]:

@@ -34,7 +34,7 @@ from fedbasis.methods.fedbasis import coefficients
 from fedbasis.methods.fedbasis.bases import MAJOR, BasisSet, groups_of
 from fedbasis.methods.fedbasis.collected import LocalModels, collected, without_collected
 from fedbasis.methods.fedbasis.config import FedBasisConfig
-from fedbasis.methods.fedbasis.learning import Bases, LocalWork, learn_coefficients
+from fedbasis.methods.fedbasis.learning import AnyBases, LocalWork, learn_coefficients
 from fedbasis.methods.fedbasis.local_round import train_locally
 from fedbasis.methods.fedbasis.received import ReceivedBases
 from fedbasis.methods.fedbasis.robust import alone, basis_mean
@@ -314,7 +314,7 @@ class FedBasis(Method):
         """Return the bases of a state."""
         return BasisSet.from_state(self.task.layout, state)
 
-    def _on_device(self, state: State, context: Context) -> Bases:
+    def _on_device(self, state: State, context: Context) -> AnyBases:
         """Return the bases where a client learns: read where they were received, or copied to its GPU."""
         device = context.model.weights[0].device
         if device.type == "cpu":
@@ -325,12 +325,12 @@ class FedBasis(Method):
         return like.new_zeros(len(self.task.layout.blocks), self.config.bases)
 
 
-def _watched(context: Context) -> Callable[[Bases, Tensor], None] | None:
+def _watched(context: Context) -> Callable[[AnyBases, Tensor], None] | None:
     """Return a callback that reports the cosine of the bases and the entropy of alpha to ``context.watch``."""
     if (watch := context.watch) is None:
         return None
 
-    def step(bases: Bases, psi: Tensor) -> None:
+    def step(bases: AnyBases, psi: Tensor) -> None:
         entropy = float(coefficients.entropy(coefficients.alpha(psi)).mean())
         watch({"cosine": bases.cosine()[0], "plain_entropy": entropy})
 

@@ -26,8 +26,8 @@ CoefficientStatistics = Literal["own", "batch", "frozen"]
 the running statistics to the client's images, ``batch`` normalizes by the batch and ends with the bases' statistics,
 ``frozen`` uses the bases' statistics for both."""
 Only = tuple[int, int] | None
-Bases = BasisSet | ReceivedBases
-Watch = Callable[[Bases, Tensor], None] | None  # called after every local step with the current bases and psi
+AnyBases = BasisSet | ReceivedBases
+Watch = Callable[[AnyBases, Tensor], None] | None  # called after every local step with the current bases and psi
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class CoefficientSettings:
 
 def learn_coefficients(
     work: LocalWork,
-    bases: Bases,
+    bases: AnyBases,
     psi: Tensor,
     generator: torch.Generator,
     settings: CoefficientSettings,
@@ -145,7 +145,7 @@ def train_factored(
 
 
 def watch_rebuilt(
-    bases: BasisSet, psi: Tensor, c: Tensor, model: FlatModel, watch: Callable[[Bases, Tensor], None]
+    bases: BasisSet, psi: Tensor, c: Tensor, model: FlatModel, watch: Callable[[AnyBases, Tensor], None]
 ) -> Callable[[Tensor], None]:
     """Return a callback for ``train_factored`` that passes the rebuilt bases to ``watch`` after every step."""
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedbasis.methods.fedbasis import coefficients
 from fedbasis.methods.fedbasis.config import FedBasisConfig
 from fedbasis.methods.fedbasis.learning import (
-    Bases,
+    AnyBases,
     LocalWork,
     learn_coefficients,
     train_bases,
@@ -24,7 +24,7 @@ from fedbasis.tensors.params import State
 def train_locally(
     config: FedBasisConfig,
     work: LocalWork,
-    load: Callable[[], Bases],
+    load: Callable[[], AnyBases],
     psi: Tensor,
     *,
     coefficient_batches: torch.Generator,
