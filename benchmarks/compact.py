@@ -67,6 +67,7 @@ def main() -> None:
             "bfloat16": to_send(method, state, "bfloat16"),
             "compact, 8 bits": coded(method, state, 8),
             "compact, 4 bits": coded(method, state, 4),
+            "compact, 3 bits": coded(method, state, 3),
         }
         for kind, sent in kinds.items():
             ratios = (f"{size / model:.3f}" for size in (file_bytes(sent), len(packed(sent))))
@@ -78,7 +79,7 @@ def main() -> None:
                 "from bfloat16": lambda s=kinds["bfloat16"], e=shapes: as_received(s, e),  # type: ignore[misc]
                 **{
                     f"{what}, {bits} bits": call
-                    for bits in (8, 4)
+                    for bits in (8, 4, 3)
                     for what, call in (
                         ("code", lambda m=method, s=state, b=bits: coded(m, s, b)),
                         ("decode", lambda s=kinds[f"compact, {bits} bits"], e=shapes: decode(s, e, "It")),

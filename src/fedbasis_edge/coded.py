@@ -1,7 +1,7 @@
 """Decode bases that are published in the compact coding of ``fedbasis bundle --compact``, with numpy.
 
-One model, or the mean of all, is the reference; of the others a file has 4- or 8-bit differences of matrices, with a
-scale for every output channel, and 16-bit numbers of vectors. ``fedbasis.tensors.compact`` has the exact definition;
+One model, or the mean of all, is the reference; of the others a file has differences of 3, 4 or 8 bits of matrices, with
+a scale for every output channel, and 16-bit numbers of vectors. ``fedbasis.tensors.compact`` has the exact definition;
 the results are the same bits.
 """
 
@@ -51,10 +51,17 @@ def _decoded(tensors: Arrays, key: str, shape: tuple[int, ...], near: NDArray[np
         return _floats(half) if half.dtype == np.uint16 else near + half.astype(np.float32)
     codes, scales = tensors[f"{CODES}{key}"], tensors[f"{SCALES}{key}"].reshape(shape[0], *[1] * (len(shape) - 1))
     if codes.dtype == np.uint8:
-        both = np.stack([codes.reshape(-1) & 15, codes.reshape(-1) >> 4], axis=1).reshape(-1)
-        codes = both[: near.size].astype(np.int16) - 8
+        codes = _unpacked(codes)[: near.size]
     made: NDArray[np.float32] = scales * codes.reshape(shape).astype(np.float32) + near
     return made
+
+
+def _unpacked(packed: NDArray[np.uint8]) -> NDArray[np.int16]:
+    """Return codes of 4 bits, two in a byte, or of 3 bits, in three planes."""
+    if packed.ndim == 1:
+        return np.stack([packed & 15, packed >> 4], axis=1).reshape(-1).astype(np.int16) - 8
+    low, middle, high = np.unpackbits(packed, axis=1, bitorder="little")
+    return (low | (middle << 1) | (high << 2)).astype(np.int16) - 4
 
 
 def _floats(values: NDArray[Any]) -> NDArray[np.float32]:

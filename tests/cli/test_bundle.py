@@ -24,9 +24,9 @@ def test_a_coded_bundle_is_used_like_bases(
     assert artifact.read_card(tmp_path / "model").format == 1
 
 
-def test_four_bits_unless_said_and_a_plain_copy(trained: Path, fedbasis: Callable[..., Ended], tmp_path: Path) -> None:
+def test_three_bits_unless_said_and_a_plain_copy(trained: Path, fedbasis: Callable[..., Ended], tmp_path: Path) -> None:
     assert fedbasis("bundle", trained / "bases", "--out", tmp_path / "coded", "--compact").code == 0
-    assert artifact.read_card(tmp_path / "coded").coding == artifact.Coding(bits=4)
+    assert artifact.read_card(tmp_path / "coded").coding == artifact.Coding(bits=3)
     ended = fedbasis("bundle", trained / "bases", "--out", tmp_path / "copy")
     assert ended.code == 0
     assert "error" not in ended.out

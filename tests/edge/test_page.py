@@ -126,7 +126,7 @@ def test_it_fits_and_says_how_well(fitted: dict[str, Any]) -> None:
 
 
 def test_it_is_what_personalize_does(fitted: dict[str, Any], bases: Path, mine: Path, tmp_path: Path) -> None:
-    """With the bases as the page has them: coded to 4 bits."""
+    """With the bases as the page has them: coded to 3 bits."""
     succeed("bundle", bases, "--compact", "--out", tmp_path / "coded")
     summary = json.loads(succeed("personalize", tmp_path / "coded", "--data", mine, "--out", tmp_path / "m", "--json"))
     card = json.loads((fitted["folder"] / "card.json").read_text(encoding="utf-8"))

@@ -165,7 +165,7 @@ def embedded(page: Path) -> dict[str, bytes]:
     return {name: base64.b64decode(text) for name, text in blocks if name != "worker.js"}
 
 
-@pytest.mark.parametrize("bits", [4, 8, None])
+@pytest.mark.parametrize("bits", [3, 4, 8, None])
 def test_what_is_embedded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_runtime: dict[str, bytes], bits: Any
 ) -> None:

@@ -86,7 +86,7 @@ def alike(generator: torch.Generator) -> State:
 
 
 @pytest.mark.parametrize("reference", ["major", None])
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [3, 4, 8])
 def test_coded_bases_are_decoded_to_the_same_bytes(tab: Tab, tmp_path: Path, bits: Bits, reference: str | None) -> None:
     state = alike(torch.Generator().manual_seed(bits))
     coded = encode(state, AlikeModels(("major", "basis_0", "basis_1"), reference), bits)

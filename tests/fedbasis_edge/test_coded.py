@@ -23,9 +23,9 @@ from helpers.edge_bundles import write_bases
 SHAPES = {"w": (5, 3, 3), "odd": (3, 7), "b": (5,), "one": (), "variance": (4,)}
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [3, 4, 8])
 @pytest.mark.parametrize("reference", ["major", None])
-def test_the_bits_are_the_same(bits: Literal[4, 8], reference: str | None, tmp_path: Path) -> None:
+def test_the_bits_are_the_same(bits: Literal[3, 4, 8], reference: str | None, tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     groups = ("major", "basis_0", "basis_1")
     state = {
@@ -46,11 +46,12 @@ def test_the_bits_are_the_same(bits: Literal[4, 8], reference: str | None, tmp_p
             assert np.array_equal(made[f"{group}/{name}"], expected[group][name].numpy()), (group, name)
 
 
-def test_a_coded_bundle_is_personalized(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bits", [3, 4])
+def test_a_coded_bundle_is_personalized(bits: Literal[3, 4], tmp_path: Path) -> None:
     """Its graphs decode the bases themselves; the model that is written is decoded here."""
     write_bases(tmp_path / "bases")
     card, state = artifact.load(tmp_path / "bases", "bases")
-    coded, coded_card = artifact.code(state, AlikeModels(list(state), "major"), card, 4)
+    coded, coded_card = artifact.code(state, AlikeModels(list(state), "major"), card, bits)
     shutil.rmtree(tmp_path / "bases")
     artifact.save(tmp_path / "bases", coded, coded_card)
     export_edge(tmp_path / "bases")

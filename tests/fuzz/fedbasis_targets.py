@@ -25,7 +25,7 @@ from fedbasis.report import find_runs, write_report
 from fedbasis.report.compare import compare, side_by_side
 from fedbasis.serving.bundle import bundle
 from fedbasis.serving.new_client import Predictor
-from fedbasis.tensors.compact import AlikeModels, decode, encode
+from fedbasis.tensors.compact import AlikeModels, Bits, decode, encode
 from fedbasis.tensors.packed import packed, unpacked
 from fedbasis.training.runs import Run, read_lines
 from fuzz.mutators import bytes_mutant, json_mutant, json_value_mutant
@@ -111,11 +111,12 @@ def coded_bases(folder: Path) -> Prepared:
 def coded_tensors(folder: Path) -> Prepared:
     """A message with coded models, without a digest that guards it."""
     models = {f"m{k}": {"w": torch.randn(4, 3, 3), "b": torch.randn(4)} for k in range(3)}
-    content = packed(encode(models, AlikeModels(list(models), "m0"))).tobytes()
+    bits: tuple[Bits, ...] = (3, 4, 8)
+    contents = [packed(encode(models, AlikeModels(list(models), "m0"), count)).tobytes() for count in bits]
     expected = {"w": torch.Size([4, 3, 3]), "b": torch.Size([4])}
 
     def prepare(rng: Random) -> Attempt:
-        changed = np.frombuffer(bytes_mutant(content, rng), dtype=np.uint8).copy()
+        changed = np.frombuffer(bytes_mutant(rng.choice(contents), rng), dtype=np.uint8).copy()
         return lambda: decode(unpacked(changed), expected, "It")
 
     return prepare
@@ -246,7 +247,7 @@ def block(folder: Path) -> Prepared:
     content = packed(state()).tobytes()
 
     def prepare(rng: Random) -> Attempt:
-        changed = np.frombuffer(bytes_mutant(content, rng), dtype=np.uint8).copy()
+        changed = np.frombuffer(bytes_mutant(rng.choice(contents), rng), dtype=np.uint8).copy()
         return lambda: {name: float(t.double().sum()) for g in unpacked(changed).values() for name, t in g.items()}
 
     return prepare

@@ -39,7 +39,7 @@ def coded(plain: Path, tmp_path: Path) -> Path:
     return tmp_path / "coded"
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [3, 4, 8])
 @pytest.mark.parametrize("major", [True, False])
 def test_coded_bases_come_back_decoded(tmp_path: Path, tiny: Network, bits: Bits, major: bool) -> None:
     state, card = near(tiny, major=major), card_of(tiny, settings={"bases": 2, "major": major})

@@ -16,7 +16,8 @@ from fedbasis.tensors.params import State, nbytes, shapes
 from pflbed.errors import InputError
 
 SHAPES = {"conv": (5, 3, 3, 3), "fc": (3, 7), "one": (1, 1), "none": (0, 4), "flat": (4, 0), "bias": (7,), "zero": ()}
-BITS: tuple[Bits, ...] = (4, 8)
+BITS: tuple[Bits, ...] = (3, 4, 8)
+LARGEST = {3: 3, 4: 7, 8: 127}
 
 
 def models(count: int, spread: float = 0.05, seed: int = 0) -> State:
@@ -79,7 +80,7 @@ def test_scales_are_the_largest_difference_of_an_output_channel(bits: Bits) -> N
     state = models(2)
     coded = encode(state, AlikeModels(["m0", "m1"], "m0"), bits)
     difference = state["m1"]["conv"] - state["m0"]["conv"].bfloat16().float()
-    wanted = difference.abs().amax((1, 2, 3)) / (7 if bits == 4 else 127)
+    wanted = difference.abs().amax((1, 2, 3)) / LARGEST[bits]
     assert torch.equal(coded["compact/scales/m1"]["conv"], wanted)
 
 
@@ -88,6 +89,16 @@ def test_two_codes_of_four_bits_are_one_byte() -> None:
     coded = encode(state, AlikeModels(["m0", "m1"], "m0"), 4)
     assert coded["compact/codes/m1"]["w"].tolist() == [15 | 1 << 4, 11 | 8 << 4]
     assert coded["compact/scales/m1"]["w"].tolist() == [1.0]
+
+
+def test_codes_of_three_bits_are_planes() -> None:
+    numbers = [3.0, -3.0, 0.0, 1.0, 2.0, -1.0, -2.0, 3.0, -3.0]
+    state = {"m0": {"w": torch.zeros(1, 9)}, "m1": {"w": torch.tensor([numbers])}}
+    planes = encode(state, AlikeModels(["m0", "m1"], "m0"), 3)["compact/codes/m1"]["w"].tolist()
+    shifted = [int(number) + 4 for number in numbers] + [4] * 7
+    assert planes == [
+        [sum((shifted[8 * byte + i] >> plane & 1) << i for i in range(8)) for byte in range(2)] for plane in range(3)
+    ]
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -109,7 +120,7 @@ def test_a_single_model(reference: str | None) -> None:
 
 @pytest.mark.parametrize("bits", BITS)
 def test_representable_models_are_unchanged_to_the_bit(bits: Bits) -> None:
-    largest, generator = (7 if bits == 4 else 127), torch.Generator().manual_seed(1)
+    largest, generator = LARGEST[bits], torch.Generator().manual_seed(1)
     near = torch.randint(-64, 64, (6, 10), generator=generator) / 64
     codes = torch.randint(-largest, largest + 1, (6, 10), generator=generator)
     codes[:, 0] = largest
@@ -150,6 +161,7 @@ def test_bytes() -> None:
     state = {f"m{k}": {"w": torch.randn(64, 1000, generator=torch.Generator().manual_seed(k))} for k in range(5)}
     coded = encode(state, AlikeModels(list(state), "m0"), 4)
     assert nbytes(coded) == 64_000 * 4 + 4 * 64 * 4  # as large as one float32 model, and the scales
+    assert nbytes(encode(state, AlikeModels(list(state), "m0"), 3)) == 64_000 * 3.5 + 4 * 64 * 4
     assert nbytes(encode(state, AlikeModels(list(state), None), 8)) == 64_000 * 7 + 5 * 64 * 4
 
 
@@ -189,15 +201,16 @@ class TestRefusals:
             (lambda c: c.pop("compact/vectors/m1"), "missing"),
             (lambda c: c.update({"compact/scales/m9": {}}), "missing"),
             (lambda c: c["compact/codes/m1"].update(fc=torch.zeros(10, dtype=torch.uint8)), "has shape"),
-            (lambda c: c["compact/codes/m1"].update(fc=torch.zeros(11, dtype=torch.int8)), "several types"),
-            (lambda c: c["compact/codes/m1"].update(fc=torch.zeros(11)), "several types"),
+            (lambda c: c["compact/codes/m1"].update(fc=torch.zeros(11, dtype=torch.int8)), "3, 4 or 8 bits"),
+            (lambda c: c["compact/codes/m1"].update(fc=torch.zeros(3, 3, dtype=torch.uint8)), "3, 4 or 8 bits"),
+            (lambda c: c["compact/codes/m1"].update(fc=torch.zeros(11)), "as uint8 or int8"),
             (lambda c: c["compact/scales/m1"].update(fc=torch.zeros(3, dtype=torch.float64)), "as float32"),
             (lambda c: c["compact/scales/m1"].update(fc=torch.zeros(4)), "has shape"),
             (lambda c: c["compact/vectors/m1"].update(bias=torch.zeros(7)), "as float16 or bfloat16"),
             (lambda c: c["compact/reference/m0"].update(fc=torch.zeros(3, 7)), "as bfloat16"),
             (lambda c: c["compact/reference/m0"].update(bias=torch.zeros(7).bfloat16()), "as float32"),
             (lambda c: c["compact/codes/m1"]["fc"][:1].fill_(0), "out of range"),
-            (lambda c: c["compact/codes/m1"]["fc"][-1:].fill_(0x18), "last half"),
+            (lambda c: c["compact/codes/m1"]["fc"][-1:].fill_(0x18), "last byte"),
             (lambda c: c["compact/scales/m1"]["fc"].fill_(-1.0), "scale is negative"),
             (lambda c: c["compact/scales/m1"]["fc"].fill_(float("nan")), "scale is negative or not finite"),
             (lambda c: c["compact/scales/m1"]["fc"].fill_(float("inf")), "scale is negative or not finite"),
@@ -220,6 +233,14 @@ class TestRefusals:
         with pytest.raises(InputError, match="out of range"):
             decode(coded, expected_of(state), "It")
 
+    @pytest.mark.parametrize(("byte", "words"), [((slice(None), 0), "out of range"), ((2, -1), "last byte")])
+    def test_codes_of_three_bits(self, byte: tuple[slice | int, int], words: str) -> None:
+        state = models(2)
+        coded = encode(state, AlikeModels(["m0", "m1"], "m0"), 3)
+        coded["compact/codes/m1"]["fc"][byte] = 0
+        with pytest.raises(InputError, match=words):
+            decode(coded, expected_of(state), "It")
+
     @pytest.mark.parametrize(
         ("state", "reference", "words"),
         [
@@ -239,5 +260,5 @@ class TestRefusals:
             encode(state, AlikeModels(groups, reference))
 
     def test_other_numbers_of_bits(self) -> None:
-        with pytest.raises(InputError, match="4 or 8 bits"):
-            encode(models(1), AlikeModels(["m0"], None), 3)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="3, 4 or 8 bits"):
+            encode(models(1), AlikeModels(["m0"], None), 2)  # type: ignore[arg-type]

@@ -16,11 +16,12 @@ from pflbed.terminal import writable
 class BitCount(StrEnum):
     """Bits of a difference."""
 
+    three = "3"
     four = "4"
     eight = "8"
 
 
-COUNTS: dict[BitCount, Literal[4, 8]] = {BitCount.four: 4, BitCount.eight: 8}
+COUNTS: dict[BitCount, Literal[3, 4, 8]] = {BitCount.three: 3, BitCount.four: 4, BitCount.eight: 8}
 
 
 def bundle(
@@ -30,15 +31,15 @@ def bundle(
         bool, typer.Option("--compact", help="Code the bases: one reference in bfloat16, and small differences to it.")
     ] = False,
     bits: Annotated[
-        BitCount | None, typer.Option(help="With --compact: bits of a difference; unset: 4.", show_default=False)
+        BitCount | None, typer.Option(help="With --compact: bits of a difference; unset: 3.", show_default=False)
     ] = None,
     trust: Trust = False,
     network: OwnNetwork = None,
 ) -> None:
     """Copy published bases into a new folder, with --compact in a fraction of the bytes.
 
-    'personalize', 'inspect' and the library read both. Four bases and a major basis, of 4 bits, are as large as one
-    model.
+    'personalize', 'inspect' and the library read both. Four bases and a major basis, of 3 bits, are smaller than one
+    float32 model.
     """
     from fedbasis.serving.bundle import bundle as write_bundle
 
@@ -47,7 +48,7 @@ def bundle(
     if out.exists():
         raise InputError(f"The output {out} must not exist yet, but it does; choose another name or remove it.")
     writable(out.parent)
-    coding = COUNTS[bits or BitCount.four] if compact else None
+    coding = COUNTS[bits or BitCount.three] if compact else None
     written = write_bundle(bases, out, coding, trust=trust, network=network)
     if written.errors:
         table = Table(title="Largest relative error of a basis", title_justify="left")

@@ -40,12 +40,15 @@ STATISTICS: dict[StatisticsName, Literal["own", "frozen", "shrunk"]] = {
 class PageBits(StrEnum):
     """Bits of a difference between the bases of a page; 32: they are not coded."""
 
+    three = "3"
     four = "4"
     eight = "8"
     whole = "32"
 
 
-PAGE_BITS: dict[PageBits, Literal[4, 8] | None] = {PageBits.four: 4, PageBits.eight: 8, PageBits.whole: None}
+PAGE_BITS: dict[PageBits, Literal[3, 4, 8] | None] = {
+    PageBits.three: 3, PageBits.four: 4, PageBits.eight: 8, PageBits.whole: None,
+}  # fmt: skip
 
 
 def export(
@@ -74,7 +77,7 @@ def export(
     bits: Annotated[
         PageBits | None,
         typer.Option(
-            help="With --to page: bits of a difference between the embedded bases; 32: as they are; unset: 4.",
+            help="With --to page: bits of a difference between the embedded bases; 32: as they are; unset: 3.",
             show_default=False,
         ),
     ] = None,
@@ -150,7 +153,7 @@ def export(
         if out.exists() and not overwrite:
             raise InputError(f"The output {out} must not exist yet, but it does; replace it with --overwrite.")
         page = write_page(
-            source, out, bits=PAGE_BITS[bits or PageBits.four], title=title or TITLE, draw=draw, examples=examples,
+            source, out, bits=PAGE_BITS[bits or PageBits.three], title=title or TITLE, draw=draw, examples=examples,
             runtime_folder=runtime, trust=trust, network=network,
         )  # fmt: skip
         say(

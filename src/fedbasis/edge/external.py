@@ -15,7 +15,7 @@ from fedbasis.edge.packages import onnx
 from fedbasis.edge.translate import type_number
 from fedbasis.serving.artifact import TENSORS
 from fedbasis.tensors.blocks import LayoutEntry
-from fedbasis.tensors.compact import CODES, MEAN, OFFSET, REFERENCE, SCALES, VECTORS
+from fedbasis.tensors.compact import CODES, MEAN, OFFSETS, REFERENCE, SCALES, VECTORS, bits_of, packed_shape
 from fedbasis.tensors.files import TensorPlace, read_places
 from pflbed.errors import InputError
 
@@ -88,17 +88,31 @@ class Reading:
         return self._made[entry.name]
 
     def _codes(self, key: str, entry: LayoutEntry) -> str:
-        if self.places[key].dtype == torch.int8:
-            return self.external(key, entry.shape)
-        count = entry.stop - entry.start
-        both = self._cast(self.external(key, [-(-count // 2), 1]), torch.int32)
-        high = self.emit("Div", [both, self.integers([16], torch.int32)])
-        low = self.emit("Sub", [both, self.emit("Mul", [high, self.integers([16], torch.int32)])])
-        pairs = self.emit("Reshape", [self.emit("Concat", [low, high], axis=1), self.integers([-1])])
-        if count % 2:
-            pairs = self.emit("Slice", [pairs, self.integers([0]), self.integers([count])])
-        codes = self.emit("Sub", [pairs, self.integers([OFFSET], torch.int32)])
+        bits = bits_of(self.places[key])
+        held = packed_shape(entry.shape, bits)
+        if bits == 8:
+            return self.external(key, held)
+        planes = 1 if bits == 4 else 3  # of numbers of 4 bits, or of 1 bit
+        shifts = [2**shift for shift in range(0, 8, bits if planes == 1 else 1)]
+        size = self.integers([16 if planes == 1 else 2], torch.int32)
+        held_as = self._cast(self.external(key, [planes, held[-1], 1]), torch.int32)
+        shifted = self.emit("Div", [held_as, self.integers(shifts, torch.int32)])
+        parts = self.emit("Sub", [shifted, self.emit("Mul", [self.emit("Div", [shifted, size]), size])])
+        rows = self.emit("Reshape", [parts, self.integers([planes, -1])])
+        flat = rows if planes == 1 else self._sum_of_planes(rows)
+        flat = self.emit("Reshape", [flat, self.integers([-1])])
+        kept = self.emit("Slice", [flat, self.integers([0]), self.integers([entry.stop - entry.start])])
+        codes = self.emit("Sub", [kept, self.integers([OFFSETS[bits]], torch.int32)])
         return self.emit("Reshape", [codes, self.integers(entry.shape)])
+
+    def _sum_of_planes(self, rows: str) -> str:
+        """Return plane 0 + 2 plane 1 + 4 plane 2."""
+        total = ""
+        for plane in range(3):
+            one = self.emit("Slice", [rows, self.integers([plane]), self.integers([plane + 1]), self.integers([0])])
+            part = self.emit("Mul", [one, self.integers([2**plane], torch.int32)])
+            total = part if not plane else self.emit("Add", [total, part])
+        return total
 
     def _float(self, name: str) -> str:
         return self._cast(name, torch.float32)

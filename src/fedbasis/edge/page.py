@@ -70,7 +70,7 @@ def write_page(
     bases: Path,
     out: Path,
     *,
-    bits: Bits | None = 4,
+    bits: Bits | None = 3,
     title: str = TITLE,
     draw: bool | None = None,
     examples: Path | None = None,

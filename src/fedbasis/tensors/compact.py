@@ -4,9 +4,9 @@ The reference r is one of the models, or the mean of all of them (computed in fl
 a tensor of two or more dimensions, a vector one of fewer. ``Q`` is what decoding returns, for a model v:
 
     matrix of the reference   Q(r) = bfloat16(r)                                    2 bytes a number
-    matrix of another model   d = v - Q(r),  q = 7 (4 bits) or 127 (8 bits)
+    matrix of another model   d = v - Q(r),  q = 3 (3 bits), 7 (4 bits) or 127 (8 bits)
                               s_i = max_j |d_ij| / q                                a float32 for every output channel i
-                              k_ij = round(d_ij / s_i), a half to even, -q <= k <= q   4 or 8 bits
+                              k_ij = round(d_ij / s_i), a half to even, -q <= k <= q   3, 4 or 8 bits
                               Q(v)_ij = Q(r)_ij + s_i k_ij                          in float32, product first
     vector of the reference   Q(r) = r                                              float32
     vector of another model   Q(v) = Q(r) + float16(v - Q(r)), or bfloat16(v)       2 bytes a number
@@ -19,12 +19,14 @@ variances stay positive. A model that is the reference is decoded as Q(r). Round
 The coded models are groups of named tensors (``State``), so they are written and sent like any other state:
 
     compact/reference/<model>, or compact/mean   bfloat16 or float32, in the shape of the tensor
-    compact/codes/<model>                        8 bits: int8 k in the shape of the tensor; 4 bits: uint8 vectors
+    compact/codes/<model>                        8 bits: int8 k in the shape of the tensor; 4 bits: uint8 vectors;
+                                                 3 bits: uint8 [3, bytes]
     compact/scales/<model>                       float32 [channels]
     compact/vectors/<model>                      float16 (a difference) or bfloat16 (the number), in the same shape
 
 Two codes of 4 bits are one byte: k + 8 of the even flat index in the low half, of the odd one in the high half; a last
-half that is not needed is 8. All operations are of IEEE arithmetic, number by number: equal models give equal bytes.
+half that is not needed is 8. Codes of 3 bits are three planes: bit i of byte j of plane p is bit p of k + 4 of the flat
+index 8 j + i; codes that are not needed are 4. All operations are of IEEE arithmetic, number by number: equal models give equal bytes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,17 +39,17 @@ from torch import Tensor
 from fedbasis.tensors.params import HasShape, State, Tensors, require_finite, require_same, shapes
 from pflbed.errors import InputError
 
-Bits = Literal[4, 8]
+Bits = Literal[3, 4, 8]
 PREFIX = "compact/"
 """All groups of coded models begin with it; no other group does."""
 MEAN, REFERENCE = PREFIX + "mean", PREFIX + "reference/"
 CODES, SCALES, VECTORS = PREFIX + "codes/", PREFIX + "scales/", PREFIX + "vectors/"
 KINDS = (CODES, SCALES, VECTORS)
-LARGEST = {4: 7, 8: 127}
+LARGEST = {3: 3, 4: 7, 8: 127}
 """The largest code by the number of bits."""
-CODE_TYPES = {torch.uint8: 4, torch.int8: 8}
-OFFSET = 8
-"""What is added to a code of 4 bits, so that it is not negative."""
+CODE_TYPES = (torch.uint8, torch.int8)
+OFFSETS = {3: 4, 4: 8}
+"""What is added to a packed code by the number of bits, so that it is not negative."""
 
 
 class Described(HasShape, Protocol):
@@ -78,10 +80,10 @@ def encode(state: State, alike: AlikeModels, bits: Bits = 4) -> State:
     Args:
         state: Groups of named tensors.
         alike: Which of them are coded, and the reference.
-        bits: Bits of a difference, 4 or 8.
+        bits: Bits of a difference, 3, 4 or 8.
     """
     if bits not in LARGEST:
-        raise InputError(f"Differences must have 4 or 8 bits, but {bits} were asked for.")
+        raise InputError(f"Differences must have 3, 4 or 8 bits, but {bits} were asked for.")
     models = {group: state[group] for group in alike.groups}
     _require_codable(state, models, alike)
     first = next(iter(models.values()))
@@ -98,7 +100,7 @@ def encode(state: State, alike: AlikeModels, bits: Bits = 4) -> State:
             tensor, near = models[group][name], reference[name].float()
             if tensor.ndim > 1:
                 codes, parts[SCALES + group][name] = _coded(tensor - near, LARGEST[bits])
-                parts[CODES + group][name] = codes if bits == 8 else _packed(codes)
+                parts[CODES + group][name] = _packed(codes, bits)
             else:
                 parts[VECTORS + group][name] = _halved(tensor, near)
         coded |= {kind: tensors for kind, tensors in parts.items() if tensors}
@@ -156,13 +158,13 @@ def require_coded(
     require_same(groups[places[0]], expected, f"{where}, group '{places[0]:.80}',")
     _require_types(groups[places[0]], dict.fromkeys(matrices, (torch.bfloat16,)), places[0], where)
     _require_types(groups[places[0]], dict.fromkeys(vectors, (torch.float32,)), places[0], where)
-    bits = {CODE_TYPES.get(about.dtype) for model in models for about in groups.get(CODES + model, {}).values()}
+    bits = {bits_of(about) for model in models for about in groups.get(CODES + model, {}).values()}
     if len(bits) > 1:
-        raise InputError(f"{where} must have codes of 4 bits (uint8) or of 8 bits (int8), but it has several types.")
-    halves = {name: torch.Size([-(-shape.numel() // 2)]) for name, shape in matrices.items()}
+        raise InputError(f"{where} must have codes of 3, 4 or 8 bits, but it has {sorted(bits)}.")
+    packed = {name: packed_shape(shape, *bits) for name, shape in matrices.items()} if bits else matrices
     for model in models:
         for kind, shaped, types in (
-            (CODES, halves if bits == {4} else matrices, tuple(CODE_TYPES)),
+            (CODES, packed, CODE_TYPES),
             (SCALES, {name: shape[:1] for name, shape in matrices.items()}, (torch.float32,)),
             (VECTORS, vectors, (torch.float16, torch.bfloat16)),
         ):
@@ -223,20 +225,47 @@ def _coded(difference: Tensor, largest: int) -> tuple[Tensor, Tensor]:
     return codes[:, : difference[0].numel() if len(difference) else 0].to(torch.int8).view(difference.shape), scales
 
 
-def _packed(codes: Tensor) -> Tensor:
-    """Return codes of 4 bits as bytes."""
-    flat = (codes.reshape(-1) + OFFSET).view(torch.uint8)
-    if len(flat) % 2:
-        flat = torch.cat([flat, flat.new_full((1,), OFFSET)])
-    return flat[0::2] | (flat[1::2] << 4)
+def bits_of(codes: Described) -> Bits:
+    """Return the bits of a code by the type and dimensions of what holds the codes of a matrix."""
+    return 8 if codes.dtype == torch.int8 else 3 if len(codes.shape) == 2 else 4
 
 
-def _unpacked(halves: Tensor, shape: torch.Size) -> Tensor:
-    """Return the codes of bytes, as int8; the last half of an odd number must be 0."""
-    both = torch.stack([halves & 15, halves >> 4], dim=1).reshape(-1).view(torch.int8) - OFFSET
-    if len(both) > shape.numel() and int(both[-1]):
-        raise ValueError("its last half is not empty")
-    return both[: shape.numel()].view(shape)
+def packed_shape(shape: torch.Size, bits: Bits) -> torch.Size:
+    """Return the shape of what holds the codes of a matrix."""
+    count = shape.numel()
+    return shape if bits == 8 else torch.Size([-(-count // 2)]) if bits == 4 else torch.Size([3, -(-count // 8)])
+
+
+def _packed(codes: Tensor, bits: Bits) -> Tensor:
+    """Return codes as they are written."""
+    if bits == 8:
+        return codes
+    flat = (codes.reshape(-1) + OFFSETS[bits]).view(torch.uint8)
+    group = 2 if bits == 4 else 8  # so many codes are in whole bytes
+    if rest := -len(flat) % group:
+        flat = torch.cat([flat, flat.new_full((rest,), OFFSETS[bits])])
+    if bits == 4:
+        return flat[0::2] | (flat[1::2] << 4)
+    planes = torch.stack([(flat >> plane) & 1 for plane in range(3)]).view(3, -1, 8)
+    return (planes << _EIGHT.to(planes.device)).sum(2, dtype=torch.uint8)
+
+
+def _unpacked(packed: Tensor, shape: torch.Size) -> Tensor:
+    """Return codes as int8; those that only fill the last byte must be 0."""
+    if (bits := bits_of(packed)) == 8:
+        return packed
+    if bits == 4:
+        flat = torch.stack([packed & 15, packed >> 4], dim=1).reshape(-1)
+    else:
+        planes = ((packed.unsqueeze(2) >> _EIGHT.to(packed.device)) & 1).view(3, -1)
+        flat = planes[0] | (planes[1] << 1) | (planes[2] << 2)
+    codes = flat.view(torch.int8) - OFFSETS[bits]
+    if bool(codes[shape.numel() :].any()):
+        raise ValueError("its last byte has codes that are not needed")
+    return codes[: shape.numel()].view(shape)
+
+
+_EIGHT = torch.arange(8, dtype=torch.uint8)
 
 
 def _halved(tensor: Tensor, near: Tensor) -> Tensor:
@@ -255,10 +284,10 @@ def _decoded(coded: State, model: str, name: str, near: Tensor, where: str) -> T
         half = coded[VECTORS + model][name]
         return half.float() if half.dtype == torch.bfloat16 else near + half.float()
     codes, scales = coded[CODES + model][name], coded[SCALES + model][name]
-    bits = CODE_TYPES[codes.dtype]
+    largest = LARGEST[bits_of(codes)]
     try:
-        codes = codes if bits == 8 else _unpacked(codes, near.shape)
-        for problem in _wrong(codes, scales, LARGEST[bits]):
+        codes = _unpacked(codes, near.shape)
+        for problem in _wrong(codes, scales, largest):
             raise ValueError(problem)
     except ValueError as error:
         raise InputError(

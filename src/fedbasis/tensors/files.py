@@ -45,9 +45,10 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """Where a tensor is in a file: its type, and the range of its bytes from the start of the file."""
+    """Where a tensor is in a file: its type and shape, and the range of its bytes from the start of the file."""
 
     dtype: torch.dtype
+    shape: torch.Size
     start: int
     stop: int
 
@@ -138,7 +139,12 @@ def read_places(path: Path) -> dict[str, TensorPlace]:
     raw.pop("__metadata__", None)
     data = 8 + length
     return {
-        key: TensorPlace(DTYPES[about["dtype"]], data + about["data_offsets"][0], data + about["data_offsets"][1])
+        key: TensorPlace(
+            DTYPES[about["dtype"]],
+            torch.Size(about["shape"]),
+            data + about["data_offsets"][0],
+            data + about["data_offsets"][1],
+        )
         for key, about in raw.items()
     }
 

@@ -58,10 +58,15 @@ function fromFloat16(halves) {
 
 const asFloat32 = ({ dtype, data }) => (dtype === "BF16" ? fromBfloat16(data) : data);
 
-// The codes of a matrix: int8, or two of 4 bits a byte, the even index in the low half.
-function codesOf({ dtype, data }, count) {
+// The codes of a matrix: int8; or three planes of bits; or two of 4 bits a byte, the even index in the low half.
+function codesOf({ dtype, shape, data }, count) {
   if (dtype === "I8") return data;
   const codes = new Int8Array(count);
+  if (shape.length === 2) {
+    const bit = (plane, i) => ((data[plane * shape[1] + (i >> 3)] >> (i & 7)) & 1) << plane;
+    for (let i = 0; i < count; i++) codes[i] = (bit(0, i) | bit(1, i) | bit(2, i)) - 4;
+    return codes;
+  }
   for (let i = 0; i < count; i++) codes[i] = ((data[i >> 1] >> (i & 1 ? 4 : 0)) & 15) - 8;
   return codes;
 }
