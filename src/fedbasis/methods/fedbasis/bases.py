@@ -49,9 +49,9 @@ def stack(entries: Sequence[LayoutEntry], models: Sequence[Tensors]) -> Tensor:
     """Copy neighbouring tensors of a block to a matrix with a row per model."""
     start, stop = (entries[0].start, entries[-1].stop) if entries else (0, 0)
     matrix = next(iter(models[0].values())).new_empty(len(models), stop - start)
-    for row, model in zip(matrix, models, strict=True):
-        for entry in entries:
-            row[entry.start - start : entry.stop - start] = entry.flat(model[entry.name])
+    if entries:
+        for row, model in zip(matrix, models, strict=True):
+            torch.cat([entry.flat(model[entry.name]) for entry in entries], out=row)
     return matrix
 
 
