@@ -22,7 +22,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, **by_way: dict[str, Any]) -> None:
 
 
 def further(setup: Setup) -> list[Any]:
-    return [request for request in STUDIES["parts"].requests(setup) if request.name == FURTHER]
+    return [request for request in STUDIES["parts"].requests(setup) if request.name == FURTHER["fedbasis"]]
 
 
 def test_every_row_changes_one_part_of_an_earlier_one() -> None:
@@ -37,19 +37,20 @@ def test_every_row_changes_one_part_of_an_earlier_one() -> None:
 
 
 def _features(key: tuple[str, str]) -> tuple[str, str, frozenset[str]]:
-    """Return the method, the statistics, and what is learned: a prior, coefficients, a classifier."""
+    """Return the method, the statistics, and what is learned: a prior, coefficients, a classifier, other weights."""
     way, fixed = split_way(key[1])
-    learned = frozenset(way.replace("lp", "classifier").split("+")) - {"none"}
+    whole = {"lp": "classifier", "ft": "classifier+weights", "ft-prox": "classifier+weights+pull"}.get(way, way)
+    learned = frozenset(whole.split("+")) - {"none"}
     return key[0], fixed or "frozen", learned
 
 
 def test_rows_of_the_main_table_are_its_own_runs_and_the_rest_trains_nothing() -> None:
     items = plan([STUDIES["new-clients"], STUDIES["parts"]], CPU)
     alone = [item for item in items if item.studies == ("parts",)]
-    assert [item.request.name for item in alone] == [FURTHER]
+    assert [item.request.name for item in alone] == [FURTHER["fedavg"], FURTHER["fedbasis"]]
     trainings = {item.training_key for item in items if "new-clients" in item.studies}
     assert {item.training_key for item in alone} <= trainings
-    assert {item.request.name for item in items if "parts" in item.studies} == {"fedavg", "fedbasis", FURTHER}
+    assert {item.request.name for item in items if "parts" in item.studies} == {*FURTHER, *FURTHER.values()}
 
 
 def test_ways_whose_statistics_were_tuned_are_not_served_again(monkeypatch: pytest.MonkeyPatch) -> None:

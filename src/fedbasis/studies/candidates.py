@@ -96,8 +96,11 @@ TUNABLES: Mapping[str, Tunable] = {
         Tunable("fed-mtl", _own("l1", 1e-4, 1e-2, 1e-1), participating=KEPT),
         Tunable("ifca", _own("clusters", 2, 3, 6)),
         Tunable("fedem", _own("components", 2, 4, 5)),
-        Tunable("fedbasis", (*_own("major", False), *_own("bases", 8), {"method.major": False, "method.bases": 8}),
-                ways=("coefficients+classifier",)),
+        Tunable(
+            "fedbasis",
+            (*_own("warm_start", 0.6, 0.9), {"method.warm_start": 0.9, "method.bases": 8}),
+            ways=("coefficients+classifier",),
+        ),
         Tunable(
             PRINTED,
             (*_own("coefficient_rate", 0.1, 1.0), *_own("warm_start", 0.5)),

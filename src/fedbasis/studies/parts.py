@@ -1,9 +1,10 @@
 """Where the points come from: from FedAvg to FedBasis one part at a time, and FedBasis without one of them.
 
 Every row differs from the row it is compared with in one part: a class prior, a trained classifier, the client's own
-normalization statistics, bases in place of one model, or coefficients. It is compared client by client. The paper has
-no such table. Most rows are those of the main table, from the same runs; the others serve new clients from the same
-trainings, at the learning rate that was tuned for FedBasis.
+normalization statistics, all other weights, a proximal term, bases in place of one model, or coefficients. It is
+compared client by client. The paper has no such table. Most rows are those of the main table, from the same runs; the
+others serve new clients from the same trainings, at the learning rate that was tuned for their way, or for the
+classifier if none was.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,9 +24,9 @@ from fedbasis.studies.variants import Key, row_title
 from fedbasis.studies.verdicts import PairScores, last
 
 FEDAVG, FEDBASIS = "fedavg", "fedbasis"
-FURTHER = "further ways"
-"""The run that serves the rows that the main table lacks."""
-TUNED = "coefficients+classifier"
+FURTHER = {FEDAVG: "FedAvg, further ways", FEDBASIS: "further ways"}
+"""The runs that serve the rows that the main table lacks."""
+TUNED = {FEDAVG: "lp", FEDBASIS: "coefficients+classifier"}
 """The way whose learning rate those rows have, if they have none of their own."""
 
 
@@ -44,11 +45,13 @@ PARTS: tuple[PartRow, ...] = (
     PartRow((FEDAVG, "prior"), "+ class prior", 1),
     PartRow((FEDAVG, "lp@frozen"), "+ classifier", 1),
     PartRow((FEDAVG, "lp@own"), "+ own statistics", 3),
+    PartRow((FEDAVG, "ft@own"), "+ all other weights", 4),
+    PartRow((FEDAVG, "ft-prox@own"), "+ a pull towards the start", 5),
     PartRow((FEDBASIS, "lp@own"), "+ bases, combined uniformly", 4),
-    PartRow((FEDBASIS, "coefficients+classifier@own"), "+ coefficients", 5),
-    PartRow((FEDBASIS, "prior+coefficients+classifier@own"), "+ class prior", 6),
-    PartRow((FEDBASIS, "coefficients+classifier@frozen"), "− own statistics", 6),
-    PartRow((FEDBASIS, "coefficients@own"), "− classifier", 6),
+    PartRow((FEDBASIS, "coefficients+classifier@own"), "+ coefficients", 7),
+    PartRow((FEDBASIS, "prior+coefficients+classifier@own"), "+ class prior", 8),
+    PartRow((FEDBASIS, "coefficients+classifier@frozen"), "− own statistics", 8),
+    PartRow((FEDBASIS, "coefficients@own"), "− classifier", 8),
 )
 KEYS = [part.key for part in PARTS]
 RULE = (
@@ -70,13 +73,14 @@ class Parts(Study):
         return max(scale.seeds, SEEDS) if scale.judges else scale.seeds
 
     def requests(self, setup: Setup) -> list[RunRequest]:
-        """The main table's runs of both methods, and one that serves the other rows from FedBasis' training."""
+        """The main table's runs of both methods, and one of each that serves the other rows from its training."""
         requests = []
         for testbed in setup.scale.hard:
             for seed in setup.seeds:
-                requests += [main_request(setup, testbed, name, seed) for name in _names(setup)]
-                if setup.allows(FEDBASIS) and (serve := _further(setup, testbed)):
-                    requests.append(setup.request(testbed, FEDBASIS, seed, FURTHER, personalize=serve))
+                for name in _names(setup):
+                    requests.append(main_request(setup, testbed, name, seed))
+                    if serve := _further(setup, testbed, name):
+                        requests.append(setup.request(testbed, name, seed, FURTHER[name], personalize=serve))
         return requests
 
     def chapter(self, setup: Setup, found: Results) -> Chapter:
@@ -112,18 +116,18 @@ def _by_way(setup: Setup, testbed: str, name: str) -> Mapping[str, Mapping[str, 
     return found
 
 
-def _further(setup: Setup, testbed: str) -> dict[str, Any]:
-    """Return how the rows that the main table lacks are served; nothing if it has all of them."""
-    ways = [how for name, how in KEYS if name == FEDBASIS and not _in_main_table(setup, testbed, (name, how))]
-    tuned = _by_way(setup, testbed, FEDBASIS)
-    chosen = {how: tuned.get(split_way(how)[0], tuned.get(TUNED)) for how in ways}
+def _further(setup: Setup, testbed: str, name: str) -> dict[str, Any]:
+    """Return how the rows of a method that the main table lacks are served; nothing if it has all of them."""
+    ways = [how for one, how in KEYS if one == name and not _in_main_table(setup, testbed, (one, how))]
+    tuned = _by_way(setup, testbed, name)
+    chosen = {how: tuned.get(split_way(how)[0], tuned.get(TUNED[name])) for how in ways}
     rates = {how: {"rates": one["rates"]} for how, one in chosen.items() if one}
     return {"ways": ways, **({"by_way": rates} if rates else {})} if ways else {}
 
 
 def _scores(setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]], key: Key, size: str) -> PairScores:
     how = _in_main_table(setup, testbed, key)
-    return last(runs.get(key[0], []), how, size) if how else last(runs.get(FURTHER, []), key[1], size)
+    return last(runs.get(key[0], []), how, size) if how else last(runs.get(FURTHER[key[0]], []), key[1], size)
 
 
 def _grid(setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> Grid:
