@@ -1,8 +1,8 @@
 """Decode bases that are published in the compact coding of ``fedbasis bundle --compact``, with numpy.
 
-One model, or the mean of all, is the reference; of the others a file has differences of 3, 4 or 8 bits of matrices, with
-a scale for every output channel, and 16-bit numbers of vectors. ``fedbasis.tensors.compact`` has the exact definition;
-the results are the same bits.
+One model, or the mean of all, is the reference; of the others a file has differences of 3, 4 or 8 bits of matrices,
+with a scale for every output channel, and 16-bit numbers of vectors. ``fedbasis.tensors.compact`` has the exact
+definition; the results are the same bits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,8 +60,9 @@ def _unpacked(packed: NDArray[np.uint8]) -> NDArray[np.int16]:
     """Return codes of 4 bits, two in a byte, or of 3 bits, in three planes."""
     if packed.ndim == 1:
         return np.stack([packed & 15, packed >> 4], axis=1).reshape(-1).astype(np.int16) - 8
-    low, middle, high = np.unpackbits(packed, axis=1, bitorder="little")
-    return (low | (middle << 1) | (high << 2)).astype(np.int16) - 4
+    low, middle, high = np.unpackbits(packed, axis=1, bitorder="little").astype(np.int16)
+    codes: NDArray[np.int16] = low + 2 * middle + 4 * high - np.int16(4)
+    return codes
 
 
 def _floats(values: NDArray[Any]) -> NDArray[np.float32]:

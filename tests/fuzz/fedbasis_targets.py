@@ -247,7 +247,7 @@ def block(folder: Path) -> Prepared:
     content = packed(state()).tobytes()
 
     def prepare(rng: Random) -> Attempt:
-        changed = np.frombuffer(bytes_mutant(rng.choice(contents), rng), dtype=np.uint8).copy()
+        changed = np.frombuffer(bytes_mutant(content, rng), dtype=np.uint8).copy()
         return lambda: {name: float(t.double().sum()) for g in unpacked(changed).values() for name, t in g.items()}
 
     return prepare

@@ -26,7 +26,8 @@ The coded models are groups of named tensors (``State``), so they are written an
 
 Two codes of 4 bits are one byte: k + 8 of the even flat index in the low half, of the odd one in the high half; a last
 half that is not needed is 8. Codes of 3 bits are three planes: bit i of byte j of plane p is bit p of k + 4 of the flat
-index 8 j + i; codes that are not needed are 4. All operations are of IEEE arithmetic, number by number: equal models give equal bytes.
+index 8 j + i; codes that are not needed are 4. All operations are of IEEE arithmetic, number by number: equal
+models give equal bytes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
