@@ -1,5 +1,6 @@
 """Figure F: new clients' accuracy along the rounds of training, and their regularized fine-tuning."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 from fedbasis.report.chapter import Chapter, ReportFigure
@@ -7,7 +8,7 @@ from fedbasis.report.runs import RunData, validation_curve
 from fedbasis.studies import drawing
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import title
-from fedbasis.studies.new_clients import OURS, sizes
+from fedbasis.studies.new_clients import OURS, at_one_size, sizes
 from fedbasis.studies.regularized import regularized_request
 from fedbasis.studies.variants import Key, row_title
 from fedbasis.studies.verdicts import PAIRS, PairScores, higher, last
@@ -34,6 +35,8 @@ class Curves(Study):
             setup.request(testbed, name, seed, train=train, personalize={"ways": [how], "rates": rates})
             for name, how in (TUNED, _own(setup))
         ]
+        size = sizes(setup, testbed)[0]
+        requests = [replace(request, raw=at_one_size(request.raw, size)) for request in requests]
         regularized = regularized_request(setup, testbed, META, seed)
         return [*requests, RunRequest(testbed, "regularized", seed, regularized.raw)]
 

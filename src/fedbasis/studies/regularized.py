@@ -1,6 +1,7 @@
 """Table 3: regularized fine-tuning, by weight decay or by the proximal term of pFedMe's equation 2."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from fedbasis.report.chapter import Chapter
@@ -8,22 +9,27 @@ from fedbasis.report.tables import Cell
 from fedbasis.studies import paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import PAPER, another_scale, measured, number, table, title
-from fedbasis.studies.new_clients import OURS, main_request, pull, rows_of, sizes
+from fedbasis.studies.new_clients import OURS, PROPOSED, at_one_size, main_request, pull, rows_of, sizes
 from fedbasis.studies.variants import row_title
 from fedbasis.studies.verdicts import PAIRS, PairScores, highest, last
 
 WAYS: Mapping[str, tuple[str, ...]] = {"per-fedavg-fo": ("ft", "ft-prox"), "pfedme": ("ft", "pfedme")}
 """Weight decay first, the proximal term second."""
 OWN = (paper.FEDBASIS, OURS)
+MAIN = {name for name, _ in PROPOSED}
 
 
 def regularized_request(setup: Setup, testbed: str, method: str, seed: int) -> RunRequest:
     """A method fine-tuned with weight decay and with a proximal term.
 
     Its strength is the one that was tuned, else the default of 1: with pFedMe's 15, which its authors chose for MNIST,
-    fine-tuning hardly leaves the server's model.
+    fine-tuning hardly leaves the server's model. The tables read size S alone; a run that shares its training with the
+    main table's must serve the sizes of that one.
     """
-    return setup.request(testbed, method, seed, personalize={"ways": list(WAYS[method])})
+    request = setup.request(testbed, method, seed, personalize={"ways": list(WAYS[method])})
+    if method in MAIN:
+        return request
+    return replace(request, raw=at_one_size(request.raw, sizes(setup, testbed)[0]))
 
 
 class Regularized(Study):
