@@ -40,8 +40,8 @@ class Ablation(Study):
                 whole = main_request(setup, testbed, setup.own, seed)
                 requests.append(RunRequest(testbed, WHOLE, seed, whole.raw))
                 for name, change in CHANGES.items():
-                    raw = {**at_one_size(whole.raw, _size(setup, testbed)), "method": {**whole.raw["method"], **change}}
-                    request = RunRequest(testbed, name, seed, raw)
+                    raw = at_one_size(whole.raw, _size(setup, testbed), HOW)
+                    request = RunRequest(testbed, name, seed, {**raw, "method": {**whole.raw["method"], **change}})
                     if request.experiment.method != whole.experiment.method:  # the paper's FedBasis is plain already
                         requests.append(request)
         return requests

@@ -36,7 +36,7 @@ class Bases(Study):
                     raw = main_request(setup, testbed, "fedavg" if count == 1 else setup.own, seed).raw
                     method = {**raw["method"], **({"bases": count} if count > 1 else {})}
                     if method != raw["method"]:  # a run that no other table reads
-                        raw = at_one_size({**raw, "method": method}, sizes(setup, testbed)[0])
+                        raw = at_one_size({**raw, "method": method}, sizes(setup, testbed)[0], _way(count))
                     requests.append(RunRequest(testbed, str(count), seed, raw))
         return requests
 

@@ -59,10 +59,17 @@ def main_request(setup: Setup, testbed: str, name: str, seed: int) -> RunRequest
     return setup.request(testbed, name, seed, personalize={"ways": list(WAYS[name])})
 
 
-def at_one_size(raw: Mapping[str, Any], size: str) -> dict[str, Any]:
-    """Serve new clients at one size alone, for a table that reads no other; sizes are drawn one by one."""
+def at_one_size(raw: Mapping[str, Any], size: str, way: str | None = None) -> dict[str, Any]:
+    """Serve new clients at one size alone, and in one way, for a table that reads no other; sizes are drawn one by one.
+
+    ``way`` None keeps all ways.
+    """
     data = {**raw["data"], "sizes": {size: raw["data"].get("sizes", SIZES)[size]}}
-    return {**raw, "data": data}
+    if way is None:
+        return {**raw, "data": data}
+    serve = raw["personalize"]
+    chosen = {name: best for name, best in serve.get("by_way", {}).items() if name == way}
+    return {**raw, "data": data, "personalize": {**serve, "ways": [way], "by_way": chosen}}
 
 
 class NewClients(Study):
