@@ -192,7 +192,7 @@ def test_tables_say_which_methods_were_tuned(tmp_path: Path, monkeypatch: pytest
     setup = Setup(SCALES["cpu"], strict=False)
     both = chosen_on(setup, "pacs", ["fedavg", PRINTED])
     assert both.startswith("Settings, learning rates and normalization statistics were chosen on the tuning part")
-    assert both.endswith("with 2 tries for every method.")
+    assert both.endswith("with 2 tries for every method, 1 seed each.")
     some = chosen_on(setup, "pacs", ["fedavg", "fedrep", "fedbasis"])
     assert some.startswith(f"{both} Not tuned: FedRep, FedBasis. There, settings are the defaults")
     for plain in (

@@ -79,4 +79,5 @@ def _claims(where: str, shares: Mapping[str, float | None]) -> list[str]:
         ]
     early, late = known[body[0]], known[body[-1]]
     evidence = f"{where}: domains explain {late:.2f} of the variance in {body[-1]}, {early:.2f} in {body[0]}"
-    return [by_margin("clients group by domain, most of all in the later blocks", late, early, 0.02, evidence)]
+    text = f"clients group by domain more in {body[-1]}, the last block before the classifier, than in {body[0]}"
+    return [by_margin(text, late, early, 0.02, evidence)]

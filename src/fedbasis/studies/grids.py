@@ -5,6 +5,7 @@ from dataclasses import replace
 from statistics import fmean, stdev
 
 from fedbasis.methods import METHODS
+from fedbasis.methods.fedbasis.config import FedBasisConfig
 from fedbasis.methods.fedrep import FedRepConfig
 from fedbasis.report.paired import bold
 from fedbasis.report.tables import NOTHING, Cell, Grid
@@ -80,8 +81,22 @@ def budget(setup: Setup, testbed: str, runs: Mapping[str, object]) -> str:
         )
         parts.append(f"FedRep {epochs} on its body after {head} on its head")
     if {"fedbasis", PRINTED} & set(runs):
-        parts.append(f"FedBasis {epochs} on its bases after {epochs} on its coefficients")
+        after = ", ".join(
+            f"{100 * _warm_start(setup, testbed, name):.0f} % of the rounds{label}"
+            for name, label in (("fedbasis", ""), (PRINTED, " as printed"))
+            if name in runs
+        )
+        parts.append(
+            f"FedBasis {epochs} on its bases after {epochs} on its coefficients, after a warm start of {after}, which "
+            "trains as FedAvg does"
+        )
     return f"{'; '.join(parts)}."
+
+
+def _warm_start(setup: Setup, testbed: str, name: str) -> float:
+    default = FedBasisConfig.model_fields["warm_start"].default
+    share: float = setup.raw(testbed, name)["method"].get("warm_start", default)
+    return share
 
 
 def chosen_on(setup: Setup, testbed: str, names: Sequence[str]) -> str:
@@ -95,10 +110,11 @@ def chosen_on(setup: Setup, testbed: str, names: Sequence[str]) -> str:
     )
     if log is None or not tuned:
         return f"Every method has its default settings at this scale; {validation}"
-    tries = len(log.methods[tuned[0]].tries)
+    first = log.methods[tuned[0]]
+    seeds = f"{len(first.seeds)} seed{'s' * (len(first.seeds) > 1)}"
     note = (
         "Settings, learning rates and normalization statistics were chosen on the tuning part of the dataset, which no "
-        f"table shows, with {tries} tries for every method."
+        f"table shows, with {len(first.tries)} tries for every method, {seeds} each."
     )
     if not others:
         return note

@@ -57,7 +57,8 @@ KEYS = [part.key for part in PARTS]
 RULE = (
     "A gain is over the row of that number, in points. Bold ones differ from zero by a two-sided paired t-test over "
     f"clients and seeds at {100 * LEVEL:g} %, Holm-corrected for the gains of a size. Each method has the settings "
-    "that were tuned for it, so the row that adds bases differs in these too."
+    "that were tuned for it, so the row that adds bases differs in these too. A class prior without training has tuned "
+    "normalization statistics, so its gain is that of both."
 )
 
 
