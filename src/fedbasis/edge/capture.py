@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from fedbasis.edge.decompositions import table
+from fedbasis.networks.depthwise import depthwise_conv2d
 from pflbed.errors import InputError
 
 BATCH = 4
@@ -28,6 +29,9 @@ def _mean_pool(x: Tensor, output_size: Any) -> Tensor:
 
 SAME: dict[Any, Callable[..., Tensor]] = {
     functional.adaptive_avg_pool2d: _mean_pool,
+    depthwise_conv2d: lambda x, weight, stride, padding: functional.conv2d(
+        x, weight, None, stride, padding, 1, len(weight)
+    ),
     functional.silu: lambda x, **_: x * torch.sigmoid(x),
     functional.mish: lambda x, **_: x * torch.tanh(functional.softplus(x)),
 }

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedbasis.networks.depthwise import depthwise_conv2d
 from pflbed.errors import InputError
 
 EPSILON, MOMENTUM = 1e-3, 0.01
@@ -89,7 +90,10 @@ def _upper_blocks(first: int) -> dict[str, tuple[str, ...]]:
 
 
 class _SameConv(nn.Conv2d):
-    """A convolution without bias whose output has ceil(size / stride) pixels; uneven padding is right and below."""
+    """A convolution without bias whose output has ceil(size / stride) pixels; uneven padding is right and below.
+
+    ``groups`` is 1 or the number of channels.
+    """
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> None:
         padding = kernel // 2 if stride == 1 else 0
@@ -99,6 +103,8 @@ class _SameConv(nn.Conv2d):
         """Pad and convolve."""
         if self.stride[0] > 1:
             x = functional.pad(x, (*self._around(x.shape[3]), *self._around(x.shape[2])))
+        if self.groups > 1:
+            return depthwise_conv2d(x, self.weight, self.stride[0], int(self.padding[0]))
         return super().forward(x)
 
     def _around(self, size: int) -> tuple[int, int]:
