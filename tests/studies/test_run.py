@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
+from fedbasis.cli import app
 from fedbasis.report import svg
 from fedbasis.report.runs import RunData
 from fedbasis.report.tables import NOTHING
@@ -31,6 +33,7 @@ from fedbasis.training.events import ignore
 from fedbasis.training.runs import Run, read_lines, rewrite_lines
 from helpers.cli_reproduce import reproduce
 from helpers.cli_trials import wait_until
+from pflbed.errors import InputError
 from pflbed.sources import digits4
 
 
@@ -235,6 +238,25 @@ def test_a_dry_run_tells_what_is_done(everything: tuple[Path, str]) -> None:
     assert re.search(r"joint\) +│ digits4 +│ +0 │ ablation +│ done +│", said), said
     assert re.search(r"(\d+) runs: \1 done, 0 to do\.", said), said
     assert " 0 done" in reproduce("ablation", "--dry-run", "--seeds", "2", "--out", str(out / "elsewhere"))
+
+
+def test_finished_runs_alone_make_a_report_and_nothing_is_trained(everything: tuple[Path, str], tmp_path: Path) -> None:
+    for folder in (everything[0] / "runs").glob("fedbasis-*"):
+        if '"coordinate_descent": true' in _config(folder):
+            shutil.copytree(folder, tmp_path / "runs" / folder.name)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")}
+    command = ("ablation", "--scale", "smoke", "--finished", "--out")
+    assert "4 of 5 runs are finished" in reproduce(*command, str(tmp_path))
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")}
+    text = (tmp_path / "results.md").read_text()
+    assert "--finished\n" in text
+    assert "1 of 5 runs are missing (joint on digits4, seed 0)" in text
+    rows = (tmp_path / "tables" / "ablation.csv").read_text()
+    whole = (everything[0] / "tables" / "ablation.csv").read_text()
+    assert set(rows.splitlines()) < set(whole.splitlines())
+    nothing = CliRunner().invoke(app, ["reproduce", *command, str(tmp_path / "elsewhere")])
+    assert isinstance(nothing.exception, InputError)
+    assert "needs at least one finished run" in str(nothing.exception)
 
 
 def test_the_papers_first_table_is_quoted_as_printed(everything: tuple[Path, str]) -> None:

@@ -49,6 +49,9 @@ def reproduce(
     methods: Annotated[str | None, typer.Option(help="Compare only these methods, separated by commas.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, each on one core; 1: one on all cores.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder of runs, report.html, tables and figures.")] = Path("reproduced"),
+    finished: Annotated[
+        bool, typer.Option("--finished", help="Train nothing: write what can be written from the finished runs.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, done and to do; run nothing.")] = False,
 ) -> None:
     """Reproduce a table or a figure of the paper by name, with the paper's numbers next to the measured ones.
@@ -59,7 +62,7 @@ def reproduce(
     from fedbasis.studies import STUDIES, studies
     from fedbasis.studies.base import Setup
     from fedbasis.studies.plan import plan
-    from fedbasis.studies.run import carry_out_plan, finished, write_all
+    from fedbasis.studies.run import carry_out_plan, is_finished, read_finished, write_all
     from fedbasis.studies.scales import SCALES
 
     chosen, size = studies(names), SCALES[scale.value]
@@ -72,12 +75,21 @@ def reproduce(
         setup.require_places()
         writable(out)
     if dry_run:
-        done_before = finished(items, out)
+        done_before = is_finished(items, out)
         console.print(plan_table(items, done_before, size.what))
         console.print(f"{len(items)} runs: {sum(done_before)} done, {len(items) - sum(done_before)} to do.")
         return
-    with PlanProgress(items) as progress:
-        done = carry_out_plan(items, out, jobs, progress.observer, progress.ended)
+    if finished:
+        done = read_finished(items, out)
+        if items and not done.runs:
+            raise InputError(
+                f"--finished needs at least one finished run of these results below {out / 'runs'}, but there is none; "
+                "leave it out to train them."
+            )
+        say(f"{len(done.runs)} of {len(items)} runs are finished; the others are missing in the tables.")
+    else:
+        with PlanProgress(items) as progress:
+            done = carry_out_plan(items, out, jobs, progress.observer, progress.ended)
     for item, error in done.failed:
         name = f"[red]{item.request.name} on {item.request.testbed}, seed {item.request.seed}:[/red]"
         console.print(f"{name} {escape(str(error))}", soft_wrap=True)
@@ -86,7 +98,7 @@ def reproduce(
             f"At least one of {len(items)} runs must succeed, but none did (see above); no report is written, and the "
             "same command runs them again."
         )
-    command = _command(names, scale.value, setup, seeds, jobs)
+    command = _command(names, scale.value, setup, seeds, jobs) + " --finished" * finished
     missing = [name for name in STUDIES if name not in [study.name for study in chosen]]
     for section in write_all(chosen, setup, done, out, command, missing):
         console.print(f"\n[bold]{section.title}[/bold] ({section.name})")

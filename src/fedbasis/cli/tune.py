@@ -46,7 +46,7 @@ def tune(
     """
     from fedbasis.studies.base import Setup
     from fedbasis.studies.candidates import BY_RATE, TRIES
-    from fedbasis.studies.run import carry_out_plan, finished
+    from fedbasis.studies.run import carry_out_plan, is_finished
     from fedbasis.studies.scales import SCALES
     from fedbasis.studies.tuning import FIRST_SEED, items, merged, tries, tunables, tuned_testbed
     from fedbasis.studies.tuning import tune as tune_methods
@@ -61,7 +61,7 @@ def tune(
     setup = Setup(size, places_of(data or [], None), weights, numbers, strict=not dry_run, tuned=False)
     if dry_run:
         runs = items(one for tunable in chosen for one in tries(setup, bed, tunable)[: len(BY_RATE)])
-        done_before = finished(runs, out)
+        done_before = is_finished(runs, out)
         console.print(plan_table(runs, done_before, f"tuning, {size.what}: the learning rates"))
         console.print(
             f"{len(runs)} runs: {sum(done_before)} done, {len(runs) - sum(done_before)} to do. Then, at each method's "

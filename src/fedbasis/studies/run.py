@@ -35,18 +35,25 @@ class Done:
     failed: list[tuple[Item, Exception]] = field(default_factory=list)
 
 
-def finished(items: Sequence[Item], out: Path) -> list[bool]:
+def is_finished(items: Sequence[Item], out: Path) -> list[bool]:
     """Return for every run whether a finished run below ``out`` has the same settings."""
-    done = {_settings(experiment) for experiment in _finished(out / RUNS)}
-    return [_settings(item.experiment) in done for item in items]
+    runs = dict(_finished(out / RUNS))
+    return [_settings(item.experiment) in runs for item in items]
 
 
-def _finished(runs: Path) -> Iterator[Experiment]:
-    """Read the settings of finished runs, without their data."""
-    for run in (Run(folder) for folder in runs.glob("*")):
+def read_finished(items: Sequence[Item], out: Path) -> Done:
+    """Read the runs below ``out`` that are finished, and execute none."""
+    runs = dict(_finished(out / RUNS))
+    found = {item.request.key: runs.get(_settings(item.experiment)) for item in items}
+    return Done({key: run for key, run in found.items() if run is not None})
+
+
+def _finished(runs: Path) -> Iterator[tuple[str, Run]]:
+    """Yield finished runs by their settings, without their data."""
+    for run in (Run(folder) for folder in sorted(runs.glob("*"))):
         if run.done:
             with suppress(InputError):
-                yield parse(RunData(run).config)
+                yield _settings(parse(RunData(run).config)), run
 
 
 def _settings(experiment: Experiment) -> str:
