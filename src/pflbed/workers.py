@@ -65,8 +65,9 @@ def run_jobs(
     with _started(workers) as processes:
         drivers = [threading.Thread(target=_drive, args=(p, names, jobs, todo, answers)) for p in processes]
         try:
-            for driver in drivers:
-                driver.start()
+            with deaf_to_interrupts():
+                for driver in drivers:
+                    driver.start()
             for _ in jobs:
                 key, line, code = answers.get()
                 if code < 0:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -612,6 +613,22 @@ def test_a_killed_decode_leaves_its_work_and_no_process(
     assert np.array_equal(decoded.images, read_images(tmp_path / "many", table, 6).images)
     assert [path for path, _ in decoded.bad] == ["a/x/100.bmp"]
     assert beside() == ["json", "npy"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for threads in /proc")
+def test_only_the_main_thread_receives_ctrl_c(forty: Path) -> None:
+    blocked = []
+
+    def look(done: int, _: int) -> None:
+        threads = [thread for thread in threading.enumerate() if "_drive" in thread.name]
+        for thread in threads if done < 40 else []:
+            status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+            signals = int(status.partition("SigBlk:")[2].split()[0], 16)
+            blocked.append(bool(signals >> (signal.SIGINT - 1) & 1))
+
+    decode(forty, scan(forty), 6, look, workers=2)
+    assert blocked
+    assert all(blocked)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")

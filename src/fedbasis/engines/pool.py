@@ -33,6 +33,7 @@ from fedbasis.methods.base import Method
 from fedbasis.tensors import packed as pack
 from fedbasis.tensors.params import State
 from pflbed.errors import InputError
+from pflbed.interrupts import deaf_to_interrupts
 
 TRIES = 3
 """How often a task may crash its process before it fails."""
@@ -165,7 +166,8 @@ class _PoolWorker:
     def __init__(self, process: WorkerProcess, pending: "queue.SimpleQueue[_PendingTask | None]") -> None:
         self.process, self._pending = process, pending
         self.thread = threading.Thread(target=self._give_tasks, daemon=True)
-        self.thread.start()
+        with deaf_to_interrupts():
+            self.thread.start()
 
     def _give_tasks(self) -> None:
         while (task := self._pending.get()) is not None:
