@@ -1,4 +1,4 @@
-"""Choosing how to personalize: every image is held out once, the simplest of equals wins, nobody is worse off."""
+"""Choosing how to personalize: every image is held out once, the recommended way wins unless the images object."""
 
 import json
 from pathlib import Path
@@ -12,10 +12,11 @@ import fedbasis as fb
 import pflbed
 from battery import QUICK, clients, make, serve, trained
 from fedbasis.cli import app
+from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context
 from fedbasis.networks.inputs import Examples
 from fedbasis.serving.automatic import AUTO, FOLDS, Choice, Judged, candidates, choose, folds
-from fedbasis.serving.personalize import personalize
+from fedbasis.serving.personalize import all_ways, personalize, split_way, without_prior
 from pflbed.errors import InputError
 from shapes import shapes_examples
 
@@ -40,15 +41,17 @@ def test_every_image_is_held_out_once_and_classes_are_spread(count: int) -> None
 @pytest.mark.parametrize(
     ("tried", "expected"),
     [
-        ({"none": "0101", "lp": "0101", "ft": "0101"}, "none"),  # equal: the simplest
-        ({"none": "0000000000", "lp": "1111111110", "ft": "1111111111"}, "lp"),  # within one error of the best
-        ({"none": "0000000000", "lp": "1111100000", "ft": "1111111111"}, "ft"),
+        ({"none": "0101", "lp": "0101", "ft": "0101"}, "ft"),  # equal: the recommended one, which is the last
+        ({"none": "0000000000", "lp": "1111111111", "ft": "1111111110"}, "ft"),  # within one error of the best
+        ({"none": "0000000000", "lp": "1111111111", "ft": "1111100000"}, "lp"),
+        ({"none": "0000000000", "lp": "1111111110", "bn": "1111111111", "ft": "1111100000"}, "bn"),
         ({"none": "1111111111", "lp": "0000000000"}, "none"),  # personalization hurts
         ({"none": "1", "lp": "0"}, "none"),
-        ({"none": "110000", "lp": "000011", "ft": "111100"}, "lp"),  # few images: a large error
+        ({"none": "110000", "lp": "111100", "ft": "000011"}, "ft"),  # few images: a large error
+        ({"none": "111000", "lp": "111100", "ft": "000011"}, "lp"),  # so large that it is not below none
     ],
 )
-def test_the_simplest_within_one_standard_error_of_the_best(tried: dict[str, str], expected: str) -> None:
+def test_the_recommended_way_unless_another_is_better_by_a_standard_error(tried: dict[str, str], expected: str) -> None:
     assert choose(judged(**tried)) == expected
 
 
@@ -60,16 +63,16 @@ def test_what_is_below_no_personalization_is_never_chosen() -> None:
         assert accuracy[choose(ways)] >= accuracy["0"]
 
 
-def test_candidates_go_from_simple_to_complex() -> None:
+def test_candidates_go_from_simple_to_the_recommended_way() -> None:
     assert candidates(make("fedbasis", QUICK)) == (
-        "none", "prior@frozen", "prior@own", "coefficients@frozen", "coefficients+classifier@frozen",
-        "coefficients+classifier@own",
+        "none", "prior@frozen", "prior@own", "coefficients@frozen", "prior+coefficients+classifier@frozen",
+        "prior+coefficients+classifier@own",
     )  # fmt: skip
     assert candidates(make("fedbasis", QUICK, "none")) == (
-        "none", "prior", "coefficients", "coefficients+classifier"
+        "none", "prior", "coefficients", "prior+coefficients+classifier"
     )  # fmt: skip
     assert candidates(make("fedavg", QUICK)) == (
-        "none", "prior@frozen", "prior@own", "lp@frozen", "lp@own", "ft@frozen", "ft@own"
+        "none", "prior@frozen", "prior@own", "prior+lp@frozen", "prior+lp@own", "prior+ft@frozen", "prior+ft@own"
     )  # fmt: skip
 
 
@@ -126,7 +129,11 @@ def test_statistics_cannot_be_fixed_for_it() -> None:
 def test_a_choice_says_why() -> None:
     assert "no way of personalizing is better" in Choice("none", tuple(judged(none="11", lp="10"))).reason
     assert "the best on 2 images" in Choice("lp", tuple(judged(none="00", lp="11"))).reason
-    assert "within one standard error of the best, ft" in Choice("lp", tuple(judged(none="0", lp="0", ft="1"))).reason
+    ways = tuple(judged(none="0000", lp="1110", bn="1111", ft="0000"))
+    assert "nearest to the recommended way within one standard error of the best, bn" in Choice("lp", ways).reason
+    assert (
+        "it is recommended, and none is better by more" in Choice("ft", tuple(judged(none="0", lp="1", ft="0"))).reason
+    )
 
 
 @pytest.fixture(scope="module")
@@ -165,3 +172,14 @@ def test_the_command_and_the_library_choose_alike_and_say_what_they_tried(
     assert mine.card.provenance["tried"] == found["tried"]
     with pytest.raises(InputError, match="cannot keep the best one"):
         fb.personalize(loaded, data, way="auto", keep="best")
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_the_last_candidate_of_every_method_is_its_default_way(name: str) -> None:
+    method = make(name, QUICK)
+    tried = candidates(method)
+    assert tried[0] == "none"
+    assert len(set(tried)) == len(tried)
+    plain = [split_way(without_prior(way))[0] for way in tried]
+    assert set(plain[1:]) - {"prior"} <= set(all_ways(method))
+    assert plain[-1] == method.ways.default[-1]

@@ -1,9 +1,10 @@
 """Choose how to personalize for one client, by cross-validation on the client's own images.
 
-The ways that fit a method are tried from the simplest on. Every image is predicted once by a model that was fitted to
-the other images, so ways are compared image by image. The simplest way within one standard error of the best is chosen,
-and the unpersonalized model unless a way is better than it: a client is never given a model that its own held-out
-images speak against.
+The ways that fit a method are tried from the simplest to the one that the method recommends. Every image is predicted
+once by a model that was fitted to the other images, so ways are compared image by image. The recommended way is kept
+unless another is better by more than one standard error: with a client's few images this error is so large that a rule
+which prefers simple ways would hardly ever personalize (docs/results/log.md, section 20). No way is chosen that is
+below the unpersonalized model on the held-out images.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -69,24 +70,31 @@ class Choice:
             return f"no way of personalizing is better than none on {held}"
         if self.way == best.way:
             return f"it is the best on {held}"
-        return f"it is the simplest within one standard error of the best, {best.way}, on {held}"
+        if self.way == self.judged[-1].way:
+            return f"it is recommended, and none is better by more than one standard error on {held}"
+        return f"it is the nearest to the recommended way within one standard error of the best, {best.way}, on {held}"
 
 
 def candidates(method: Method) -> tuple[str, ...]:
     """List the ways to choose from, from the simplest on: no personalization, the class prior, the method's own ways.
 
-    Each is tried with the server's normalization statistics and with the client's own, except those that learn so
-    little that only the server's make sense.
+    The last one is recommended: the method's default way with the client's own normalization statistics. Ways that are
+    trained at a rate and evaluated by default start from the class prior. Each is tried with the server's statistics
+    and with the client's own, except those that learn so little that only the server's make sense.
     """
-    ways = [PRIOR] if f"{method.task.classifier}.bias" in method.task.parameters else []
-    ways += [way for way in (*method.ways.own, *method.ways.default) if way != NONE]
+    offered, prior = method.ways, f"{method.task.classifier}.bias" in method.task.parameters
+    names = [way for way in (*offered.own, *offered.default) if way not in (NONE, offered.default[-1])]
+    if offered.default[-1] != NONE:
+        names.append(offered.default[-1])
+    ways = [PRIOR] if prior else []
+    for way in dict.fromkeys(names):
+        trained = way in offered.default and way not in (*offered.rate_free, *offered.frozen)
+        ways.append(f"{PRIOR}+{way}" if prior and trained else way)
     if not has_statistics(method.task.network.build()):
-        return (NONE, *dict.fromkeys(ways))
+        return (NONE, *ways)
     return (
         NONE,
-        *dict.fromkeys(
-            f"{way}@{statistics}" for way in ways for statistics in (TRIED[:1] if way in method.ways.frozen else TRIED)
-        ),
+        *(f"{way}@{statistics}" for way in ways for statistics in (TRIED[:1] if way in offered.frozen else TRIED)),
     )
 
 
@@ -103,13 +111,13 @@ def folds(labels: Tensor, seed: int) -> Iterator[Tensor]:
 
 
 def choose(judged: Sequence[Judged]) -> str:
-    """Return the simplest way within one standard error of the best, but none that is below the first."""
+    """Return the last way, or the last of those within one standard error of the best; none that is below the first."""
     first, best = judged[0], max(judged, key=lambda one: one.accuracy)
-    for one in judged:
+    for one in reversed(judged):
         gap = best.right.double() - one.right.double()
         error = float(gap.std()) / sqrt(len(gap)) if len(gap) > 1 else 0.0
-        if float(gap.mean()) <= error + ROUNDING:
-            return one.way if one.accuracy >= first.accuracy else first.way
+        if float(gap.mean()) <= error + ROUNDING and one.accuracy >= first.accuracy:
+            return one.way
     return best.way
 
 
