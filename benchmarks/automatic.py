@@ -1,8 +1,8 @@
-"""Does ``auto`` choose well? Serve the new clients of finished runs in every way it compares, and by ``auto`` itself.
+"""Does ``auto`` choose well? Serve new clients of finished runs in all ways that it compares, and by ``auto`` itself.
 
     python benchmarks/automatic.py RUN...      (runs of FedBasis; half an hour of one core each for PACS at ``cpu``)
 
-Every way has the settings of ``fedbasis personalize``: 20 epochs at rate 0.005. ``auto`` sees a client's training
+Every way has the settings of ``fedbasis personalize``: 20 epochs at rate 0.005. The method's default way is there too. ``auto`` sees a client's training
 images only; scores are Last on its test images, in percent. A difference is over pairs of the same client and run, with
 its standard error; "worst client" is the one that loses most against the model as published.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 import fedbasis as fb
 from fedbasis.experiment import prepare
 from fedbasis.experiment.config import parse
-from fedbasis.serving.automatic import AUTO, NONE, candidates
+from fedbasis.serving.automatic import AUTO, NONE, TRIED, candidates
 from measure import table
 
 RATE = 0.005
@@ -29,7 +29,8 @@ def served(run: Path) -> dict[tuple[str, str], dict[str, float]]:
     prepared = prepare(parse(json.loads((run / "config.json").read_text())))
     trained = fb.load(run)
     assert isinstance(trained, fb.Trained)
-    ways = [*candidates(trained.method), AUTO]
+    plain = [f"{trained.method.ways.default[-1]}@{statistics}" for statistics in TRIED]
+    ways = [*dict.fromkeys((*candidates(trained.method), *plain)), AUTO]
     scores = fb.evaluate(
         trained, prepared.new, ways=ways, sizes=SIZES, rates=[RATE], validate_every=20, engine="serial"
     )  # fmt: skip
