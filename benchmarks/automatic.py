@@ -2,9 +2,10 @@
 
     python benchmarks/automatic.py RUN...      (runs of FedBasis; half an hour of one core each for PACS at ``cpu``)
 
-Every way has the settings of ``fedbasis personalize``: 20 epochs at rate 0.005. The method's default way is there too. ``auto`` sees a client's training
-images only; scores are Last on its test images, in percent. A difference is over pairs of the same client and run, with
-its standard error; "worst client" is the one that loses most against the model as published.
+Every way has the settings of ``fedbasis personalize``: 20 epochs at rate 0.005. The method's default way is there too.
+``auto`` sees a client's training images only; scores are Last on its test images, in percent. A difference is over
+pairs of the same client and run, with its standard error; "worst client" is the one that loses most against the model
+as published.
 """
 
 import argparse
