@@ -78,6 +78,11 @@ class CifarNew(Study):
             names = list(dict.fromkeys(name for name, _ in self.keys(setup, testbed) if setup.allows(name)))
             text += [chosen_on(setup, testbed, names)]
             text += [*([pull(setup, testbed, "fedavg")] if self.controls else []), PAIRS]
+            if rows_of(runs, THEN_TUNED, SIZE):
+                text += [
+                    f"{row_title(THEN_TUNED)} has twice the local passes of the other rows: its epochs of fine-tuning "
+                    "follow as many on coefficients and classifier."
+                ]
             text += self._claims(setup, testbed, runs)
         return Chapter(self.name, self.title, text, tables)
 
