@@ -19,6 +19,7 @@ from fedbasis.serving.evaluation import ResultRow
 from fedbasis.studies import STUDIES, paper
 from fedbasis.studies.base import Results, RunRequest, Setup
 from fedbasis.studies.cifar import THEN_TUNED, CifarNew
+from fedbasis.studies.collapse import HOW
 from fedbasis.studies.grids import PAPER
 from fedbasis.studies.new_clients import OURS, WITHOUT
 from fedbasis.studies.scales import SCALES
@@ -105,7 +106,7 @@ def scores_of(study: str, testbed: str, request: RunRequest) -> dict[tuple[str, 
         found = {("ft" if name == "1" else ours, "S"): (0.0, paper.BASES[testbed][int(name)])}
     elif study == "communication":
         own, general = paper.COMMUNICATION[name != "every step"]
-        found = {("coefficients", "M"): (own, own, general)}
+        found = {(HOW, "M"): (own, own, general)}
     else:
         figures = {"cifar-participating": paper.PARTICIPATING, "cifar-new": paper.CIFAR_NEW}[study][testbed]
         found = {(how, "M"): (value,) for (method, how), value in figures.items() if method == name}

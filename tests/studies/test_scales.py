@@ -1,6 +1,7 @@
 """At the paper's scale every run has the paper's settings: numbers written down from the paper, study by study."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,9 @@ from pydantic import BaseModel
 
 from fedbasis.studies import STUDIES
 from fedbasis.studies.base import RunRequest, Setup
+from fedbasis.studies.cifar import THEN_TUNED
+from fedbasis.studies.grids import chosen_on
+from fedbasis.studies.new_clients import NewClients
 from fedbasis.studies.scales import SCALES
 from pflbed.errors import InputError
 
@@ -302,3 +306,26 @@ def test_at_the_scale_photo_every_row_trains_the_same_upper_blocks() -> None:
     assert {"none", "prior", "lp", "lp@frozen", "lp@own", "ft", "ft@frozen", "ft-prox"} <= set(ways)
     with pytest.raises(InputError, match="add --data pacs=FOLDER"):
         STUDIES["new-clients"].requests(Setup(SCALES["photo"], weights="weights.safetensors"))
+
+
+def test_what_tuning_chose_on_pacs_is_used_where_nothing_was_tuned() -> None:
+    photo = Setup(SCALES["photo"], {"pacs": "features"}, "weights.safetensors", strict=False)
+    found = {request.name: request.experiment for request in STUDIES["new-clients"].requests(photo)}
+    assert found["fedbasis"].method.warm_start == 0.9  # type: ignore[attr-defined]
+    assert found["fedbasis-paper"].method.warm_start == 0.3  # type: ignore[attr-defined]  # as it is printed
+    assert found["fedavg"].personalize.prox == 0.1
+    assert found["knn-per"].personalize.prox == 1.0
+    assert "warm_start = 0.9" in chosen_on(photo, "pacs", list(found))
+    cpu = Setup(SCALES["cpu"], {"": "data"}, "weights.safetensors", strict=False)
+    share = {testbed: cpu.raw(testbed, "fedbasis")["method"].get("warm_start") for testbed in cpu.scale.testbeds}
+    assert share == {"pacs": 0.9, "cifar10": 0.9, "cifar100": 0.9, "cifar10-all": None}
+    assert "warm_start" not in replace(photo, tuned=False).raw("pacs", "fedbasis")["method"]  # a try of a tuning
+
+
+def test_a_scale_can_show_further_ways() -> None:
+    table = NewClients()
+    for scale, shown in (("photo", True), ("cpu", False)):
+        setup = Setup(SCALES[scale], {"pacs": "data"}, "weights.safetensors", strict=False)
+        (run,) = (request for request in table.requests(setup) if request.name == "fedbasis")
+        assert (THEN_TUNED in table.rows(setup)) is shown
+        assert (THEN_TUNED[1] in run.experiment.ways) is shown

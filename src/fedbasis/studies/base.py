@@ -89,7 +89,8 @@ class Setup:
         ``changes`` go into its sections on top of the scale's and of what was tuned, ``settings`` to the method.
         """
         base, chosen = self.testbed(testbed), variant(name)
-        method, best = chosen.method, self.scale.tuned(testbed, name) if self.tuned else {}
+        method = chosen.method
+        best = (self.scale.tuned(testbed, name) or base.carried.get(name, {})) if self.tuned else {}
         train = {**base.train, **base.train_by_method.get(method, {})}
         sections = {"data": base.data, "model": base.model, "train": train, "personalize": base.personalize}
         raw: dict[str, Any] = {

@@ -32,7 +32,8 @@ JOINT: Mapping[str, Any] = {
 }  # fmt: skip
 APART: Mapping[str, Any] = {**JOINT, "coordinate_descent": True, "tau": 0.1}
 NAMES = {"joint": "trained together", "apart": "coordinate descent"}
-HOW, SIZE = "coefficients", "M"
+HOW, SIZE = "coefficients@frozen", "M"
+"""With the statistics of the bases: what is compared is what training made of the bases, and nothing is chosen."""
 OFTEN = "every step"
 MARGIN = 0.005
 """Cosines and entropies that differ by less are called equal."""
@@ -91,7 +92,7 @@ class Collapse(Study):
         settings = {"joint": JOINT, "apart": APART}
         return [
             random_request(
-                setup, name, "fedbasis", setup.seeds[0], mine, personalize={"ways": [HOW]}, post_step=POST_STEP
+                setup, name, "fedbasis", setup.seeds[0], mine, personalize=_serve(setup), post_step=POST_STEP
             )
             for name, mine in settings.items()
         ]
@@ -136,8 +137,7 @@ class Communication(Study):
 
     def requests(self, setup: Setup) -> list[RunRequest]:
         """The run of figure 2, and one that sends after every step for as many epochs in all."""
-        serve = {"ways": [HOW]}
-        requests = []
+        serve, requests = _serve(setup), []
         for seed in setup.seeds:
             seldom = random_request(
                 setup, _interval(setup), "fedbasis", seed, JOINT, personalize=serve, post_step=POST_STEP
@@ -176,6 +176,11 @@ class Communication(Study):
             wide, narrow = ((f"personalized minus global {name}", gaps[name]) for name in names)
             text += higher("models differ less between clients when communication is limited", wide, narrow)
         return Chapter(self.name, self.title, text, [grid])
+
+
+def _serve(setup: Setup) -> dict[str, Any]:
+    """Clients learn coefficients at the rate of training."""
+    return {"ways": [HOW], "rates": [setup.testbed(setup.scale.collapse).train["rate"]]}
 
 
 def _gaps(runs: Sequence[RunData]) -> PairScores:

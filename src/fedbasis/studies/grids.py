@@ -108,8 +108,9 @@ def chosen_on(setup: Setup, testbed: str, names: Sequence[str]) -> str:
         "the learning rate and, for ways that do not fix them, the normalization statistics of a row are chosen on "
         "validation images, for every row by the same rule."
     )
+    carried = _carried(setup, testbed, others)
     if log is None or not tuned:
-        return f"Every method has its default settings at this scale; {validation}"
+        return f"Every method has its default settings at this scale{carried}; {validation}"
     first = log.methods[tuned[0]]
     seeds = f"{len(first.seeds)} seed{'s' * (len(first.seeds) > 1)}"
     note = (
@@ -118,8 +119,24 @@ def chosen_on(setup: Setup, testbed: str, names: Sequence[str]) -> str:
     )
     if not others:
         return note
-    rest = ", ".join(variant(name).title or METHODS[variant(name).method].about.title for name in others)
-    return f"{note} Not tuned: {rest}. There, settings are the defaults, and {validation}"
+    rest = ", ".join(map(_method_title, others))
+    return f"{note} Not tuned: {rest}. There, settings are the defaults{carried}, and {validation}"
+
+
+def _carried(setup: Setup, testbed: str, names: Sequence[str]) -> str:
+    """Name what methods have from the tuning on another dataset."""
+    parts = [
+        f"{_method_title(name)} {key} = {value}"
+        for name, sections in setup.testbed(testbed).carried.items()
+        if setup.tuned and name in names
+        for section in sections.values()
+        for key, value in section.items()
+    ]
+    return f" but for what tuning chose on PACS at 32 pixels ({', '.join(parts)})" if parts else ""
+
+
+def _method_title(name: str) -> str:
+    return variant(name).title or METHODS[variant(name).method].about.title
 
 
 def title(setup: Setup, testbed: str) -> str:

@@ -39,6 +39,8 @@ class TestbedSettings:
     """The dataset whose numbers in the paper are shown beside the measured ones, if it has another name."""
     tuning: Settings | None = None
     """How the tuning part is split among clients, on top of ``data``; None if nothing can be tuned."""
+    carried: Mapping[str, Mapping[str, Settings]] = field(default_factory=dict)
+    """What tuning on another dataset chose for a run, by section: for datasets that nothing was tuned on."""
     place: str = ""
     """The name by which ``--data`` gives its folder, if it is not that of the dataset."""
 
@@ -76,6 +78,8 @@ class Scale:
     """Of figure E: as many as forty models have around their mean."""
     compared: tuple[str, ...] | None = None
     """The methods and variants that the main tables compare; None: all."""
+    further: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Ways of a method that the main tables show at this scale besides their usual ones."""
 
     @property
     def judges(self) -> bool:
@@ -140,6 +144,10 @@ COLLINS_SETTINGS: Mapping[str, Settings] = {
     "ditto": {"lam": 1.0},
 }
 CIFAR_ADAPT: Settings = {"epochs": 10, "rates": [0.01], "batch": 10, "momentum": 0.5, "validate_every": 10}
+# What tuning chose on PACS at 32 pixels, learning rates and the number of bases apart: FedAvg trains for 90 % of the
+# rounds before there are bases.
+LONG: Mapping[str, Settings] = {"method": {"warm_start": 0.9}}
+PULL: Mapping[str, Settings] = {"personalize": {"prox": 0.1}}
 NETWORKS = {"cifar10": "collins-cifar10", "cifar100": "collins-cifar100"}
 
 
@@ -203,11 +211,12 @@ def _cpu() -> Scale:
         tuning={"part": TUNING, "clients": 7, "new_clients": 4},  # about as many images a client as in the tables
     )
     fifth, whole = {**COLLINS, "rounds": 30, "epochs": 5}, {**COLLINS, "rounds": 50, "epochs": 1}
+    long: Mapping[str, Mapping[str, Settings]] = {"fedbasis": LONG}
     some, everyone, tune = {**SOME, "part": TABLES}, {**ALL, "limit": 1200, "part": TABLES}, {"part": TUNING}
     testbeds = {
         "pacs": pacs,
-        "cifar10": _cifar("CIFAR-10", "cifar10", some, whole, CIFAR_ADAPT, {}, tune),
-        "cifar100": _cifar("CIFAR-100", "cifar100", some, whole, CIFAR_ADAPT, {}, tune),
+        "cifar10": replace(_cifar("CIFAR-10", "cifar10", some, whole, CIFAR_ADAPT, {}, tune), carried=long),
+        "cifar100": replace(_cifar("CIFAR-100", "cifar100", some, whole, CIFAR_ADAPT, {}, tune), carried=long),
         "cifar10-all": _cifar("a fifth of CIFAR-10", "cifar10", everyone, fifth, CIFAR_ADAPT, {}, tune),
     }
     return Scale(
@@ -235,18 +244,20 @@ def _photo() -> Scale:
         },
         {"name": "efficientnet-lite0", "options": {"first_block": 11}},
         {**ROUNDS, "augment": "flip", "rounds": 20, "epochs": 1},
-        {**ADAPT, "epochs": 10, "rates": [0.005, 0.02], "batch": 16, "statistics": ["frozen", "own"]},
+        {**ADAPT, "epochs": 10, "rates": [0.005], "batch": 16, "statistics": ["frozen", "own"]},
         {"bases": 4},
         pretrained=True,
         printed="pacs",
         tuning={"part": TUNING, "clients": 4, "new_clients": 2},
         place="pacs",
+        carried={"fedbasis": LONG, "fedavg": PULL},
     )
     return Scale(
         "photo", "the upper blocks of an ImageNet network and photographs of 96 pixels, for two cores", {"pacs": pacs},
         main=("pacs",), hard=("pacs",), counted=("pacs",), collapse="pacs", cifar=(), cifar_all=(), random_epochs=25,
         random_round=5, curve_every=4, seeds=1, bases=(1, 2, 4, 8),
         compared=("per-fedavg-fo", "knn-per", "fedavg", "fedbasis-paper", "fedbasis"),
+        further={"fedbasis": ("coefficients+classifier+ft",)},
     )  # fmt: skip
 
 
