@@ -1,6 +1,7 @@
 """Whom a run serves and what it may look at: test labels choose nothing, participants have what is in their state."""
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedbasis.engines.base import WorkerContext
+from fedbasis.engines.base import Result, WorkerContext, WorkFunction
+from fedbasis.engines.in_process import InProcess
 from fedbasis.experiment import Prepared, execute, prepare
 from fedbasis.experiment.config import parse
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Context
 from fedbasis.networks.inputs import examples_of
 from fedbasis.networks.train import predict
-from fedbasis.serving.evaluation import ServeTask, chosen_settings, serve, summarize
+from fedbasis.serving.evaluation import ServeTask, chosen_settings, evaluate, serve, summarize
+from fedbasis.tensors.params import State
 from fedbasis.training.runs import read_lines
 from helpers.accelerator import DEVICE, Accelerator
 from pflbed import Client, InputError, weighted_accuracy
@@ -62,6 +65,48 @@ def test_ways_can_have_rates_and_statistics_of_their_own(dataset: Path) -> None:
     settings["personalize"]["by_way"] = {"bn": {"rates": [0.3]}}
     with pytest.raises(InputError, match=r"personalize.by_way has 'bn'"):
         parse(settings)
+
+
+class Counting(InProcess):
+    """A worker that counts its tasks."""
+
+    done = 0
+
+    def run(
+        self, function: WorkFunction, shared: State, items: Sequence[Any], names: Sequence[str]
+    ) -> Iterator[Result]:
+        self.done += len(items)
+        return super().run(function, shared, items, names)
+
+
+def test_jobs_that_differ_in_name_alone_are_done_once(dataset: Path) -> None:
+    settings = raw(dataset)
+    settings["model"] = {"name": "cnn-small", "options": {"width": 4, "norm": "batch"}}
+    settings["personalize"] = {
+        **settings["personalize"], "ways": ["lp", "lp@own", "lp@frozen"], "rates": [0.1],
+        "statistics": ["frozen", "own"],
+    }  # fmt: skip
+    prepared = prepare(parse(settings))
+    server, worker = prepared.method.init(0), Counting(prepared.method)
+    clients = dict(list(prepared.new.items())[:1])
+
+    def served(ways: tuple[str, ...], done: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
+        return evaluate(worker, server, clients, replace(prepared.plan, ways=ways), 0, done)
+
+    def known(records: Sequence[Mapping[str, Any]]) -> set[str]:
+        timed = ("seconds", "peak_memory")
+        return {json.dumps({k: v for k, v in record.items() if k not in timed}, sort_keys=True) for record in records}
+
+    together = served(("lp", "lp@own", "lp@frozen"))
+    sizes = len(prepared.plan.sizes)
+    assert worker.done == 2 * sizes
+    assert len(together) == 4 * sizes
+    apart = [record for way in ("lp", "lp@own", "lp@frozen") for record in served((way,))]
+    assert worker.done == 6 * sizes
+    assert known(together) == known(apart)
+    resumed = served(("lp", "lp@own", "lp@frozen"), together[:1])  # killed after its first record
+    assert worker.done == 8 * sizes - 1
+    assert known(resumed) == known(together)
 
 
 def test_summary_equals_the_formula_by_hand(dataset: Path, tmp_path: Path) -> None:

@@ -142,6 +142,11 @@ class Job(NamedTuple):
         """Return the job of a record."""
         return cls(record["how"], record["size"], record["rate"], record["statistics"], record["client"])
 
+    @property
+    def work(self) -> "Job":
+        """The same job by the name that does not fix its statistics: ``lp@own`` is ``lp`` with the client's own."""
+        return self._replace(how=split_way(self.how)[0])
+
 
 @dataclass(frozen=True)
 class ServeTask:
@@ -355,21 +360,34 @@ def evaluate(
 ) -> list[dict[str, Any]]:
     """Serve all clients in all ways; jobs whose record is in ``done`` are not repeated.
 
+    Jobs that differ in name alone, such as ``lp`` with the client's own statistics and ``lp@own``, are done once.
     ``states`` holds the client states of those that took part.
     """
-    records = [dict(record) for record in done]
-    finished = {Job.of(record) for record in records}
-    jobs = [job for job in plan.jobs(clients) if job not in finished]
-    items = []
+    records: list[dict[str, Any]] = []
+    finished = {Job.of(record): dict(record) for record in done}
+    same: dict[Job, list[Job]] = {}
+    for job in plan.jobs(clients):
+        if job not in finished:
+            same.setdefault(job.work, []).append(job)
+
+    def keep(record: dict[str, Any]) -> None:
+        records.append(record)
+        if write is not None:
+            write(record)
+
+    for job, record in finished.items():
+        records.append(record)
+        for twin in same.pop(job.work, ()):
+            keep({**record, "how": twin.how})
+    jobs, items = [twins[0] for twins in same.values()], []
     for job in jobs:
         own_state = states is not None and job.how == CLIENT_STATE
         theirs = states.reference(job.client, states.LAST, workers.same_disk) if states and own_state else None
         adaptation = replace(plan.adaptation, rate=job.rate, statistics=job.statistics)
         items.append(ServeTask(clients[job.client], job.how, job.size, adaptation, seed, theirs))
     for _, record in workers.run(serve, server, items, [f"the client {job.client}" for job in jobs]):
-        records.append(record)
-        if write is not None:
-            write(record)
+        for twin in same[Job.of(record).work]:
+            keep({**record, "how": twin.how})
     return records
 
 
