@@ -9,9 +9,7 @@ from pydantic import BaseModel
 
 from fedbasis.studies import STUDIES
 from fedbasis.studies.base import RunRequest, Setup
-from fedbasis.studies.cifar import THEN_TUNED
 from fedbasis.studies.grids import chosen_on
-from fedbasis.studies.new_clients import NewClients
 from fedbasis.studies.scales import SCALES
 from pflbed.errors import InputError
 
@@ -320,12 +318,3 @@ def test_what_tuning_chose_on_pacs_is_used_where_nothing_was_tuned() -> None:
     share = {testbed: cpu.raw(testbed, "fedbasis")["method"].get("warm_start") for testbed in cpu.scale.testbeds}
     assert share == {"pacs": 0.9, "cifar10": 0.9, "cifar100": 0.9, "cifar10-all": None}
     assert "warm_start" not in replace(photo, tuned=False).raw("pacs", "fedbasis")["method"]  # a try of a tuning
-
-
-def test_a_scale_can_show_further_ways() -> None:
-    table = NewClients()
-    for scale, shown in (("photo", True), ("cpu", False)):
-        setup = Setup(SCALES[scale], {"pacs": "data"}, "weights.safetensors", strict=False)
-        (run,) = (request for request in table.requests(setup) if request.name == "fedbasis")
-        assert (THEN_TUNED in table.rows(setup)) is shown
-        assert (THEN_TUNED[1] in run.experiment.ways) is shown

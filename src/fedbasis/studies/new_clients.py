@@ -56,8 +56,7 @@ SINGLE = ("none", "prior", "embedding", "knn")
 
 def main_request(setup: Setup, testbed: str, name: str, seed: int) -> RunRequest:
     """The run of one method or variant that these tables read, and others too."""
-    ways = [*WAYS[name], *setup.scale.further.get(name, ())]
-    return setup.request(testbed, name, seed, personalize={"ways": ways})
+    return setup.request(testbed, name, seed, personalize={"ways": list(WAYS[name])})
 
 
 def at_one_size(raw: Mapping[str, Any], size: str, way: str | None = None) -> dict[str, Any]:
@@ -84,10 +83,6 @@ class NewClients(Study):
     def seeds(self, scale: Scale) -> int:
         """Three, since its verdicts are about all clients of several trainings."""
         return max(scale.seeds, SEEDS) if scale.judges else scale.seeds
-
-    def rows(self, setup: Setup) -> list[Key]:
-        """List the rows of the table, with those that only this scale has."""
-        return [*self.keys, *((name, how) for name, hows in setup.scale.further.items() for how in hows)]
 
     def requests(self, setup: Setup) -> list[RunRequest]:
         """One run for every dataset, method or variant, and seed."""
@@ -116,7 +111,7 @@ class NewClients(Study):
     def grids(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> list[Grid]:
         """Lay out Last, Best and |Delta| by size, and the paper's; then what was chosen, and what it costs."""
         paper_scores = paper.NEW_CLIENTS[printed(setup, testbed)]
-        names, keys = sizes(setup, testbed), [key for key in self.rows(setup) if runs.get(key[0])]
+        names, keys = sizes(setup, testbed), [key for key in self.keys if runs.get(key[0])]
         rows: list[tuple[Cell, Sequence[Cell]]] = []
         for key in keys:
             mine, beside = runs[key[0]], paper_scores.get(key, {})
@@ -144,8 +139,8 @@ class NewClients(Study):
         """FedBasis is accurate, its coefficients help, and it is robust to the stopping epoch; for both FedBases."""
         found, where = list[str](), title(setup, testbed)
         for size in sizes(setup, testbed):
-            scores = self._scores(setup, runs, size, last)
-            stops = self._scores(setup, runs, size, stopping) if validations(setup, testbed) > 1 else {}
+            scores = self._scores(runs, size, last)
+            stops = self._scores(runs, size, stopping) if validations(setup, testbed) > 1 else {}
             for key in (paper.FEDBASIS, OURS, FROM_PRIOR):
                 name, here = row_title(key), f"{where}, {size}: {row_title(key)}"
                 text = f"{name} serves new clients best"
@@ -159,12 +154,11 @@ class NewClients(Study):
 
     def _scores(
         self,
-        setup: Setup,
         runs: Mapping[str, Sequence[RunData]],
         size: str,
         of: Callable[[Sequence[RunData], str, str], PairScores],
     ) -> dict[Key, PairScores]:
-        scores = {(name, how): of(runs.get(name, []), how, size) for name, how in self.rows(setup)}
+        scores = {(name, how): of(runs.get(name, []), how, size) for name, how in self.keys}
         return {key: mine for key, mine in scores.items() if mine}
 
 

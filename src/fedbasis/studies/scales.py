@@ -78,8 +78,6 @@ class Scale:
     """Of figure E: as many as forty models have around their mean."""
     compared: tuple[str, ...] | None = None
     """The methods and variants that the main tables compare; None: all."""
-    further: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Ways of a method that the main tables show at this scale besides their usual ones."""
 
     @property
     def judges(self) -> bool:
@@ -257,7 +255,6 @@ def _photo() -> Scale:
         main=("pacs",), hard=("pacs",), counted=("pacs",), collapse="pacs", cifar=(), cifar_all=(), random_epochs=25,
         random_round=5, curve_every=4, seeds=1, bases=(1, 2, 4, 8),
         compared=("per-fedavg-fo", "knn-per", "fedavg", "fedbasis-paper", "fedbasis"),
-        further={"fedbasis": ("coefficients+classifier+ft",)},
     )  # fmt: skip
 
 
