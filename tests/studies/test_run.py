@@ -310,9 +310,10 @@ def test_a_run_that_fails_stops_no_other_and_leaves_its_cells_empty(tmp_path: Pa
     assert [item.request.name for item, _ in done.failed] == ["fedavg"]
     assert "nowhere" in str(done.failed[0][1])
     (section,) = write_all(chosen, setup, done, tmp_path, "fedbasis reproduce", ["split", "pca"])
-    kept = ["FedBasis (as printed)", "FedBasis without coefficients", "FedBasis + FT", "FedBasis"]
-    assert [name.text for name, _ in section.tables[0].rows] == kept
-    assert any("FedBasis + FT has twice the local passes" in sentence for sentence in section.text)
+    kept = ["FedBasis (as printed)", "FedBasis without coefficients", "FedBasis + FT", "FedBasis + class prior + FT"]
+    assert [name.text for name, _ in section.tables[0].rows] == [*kept, "FedBasis"]
+    said = "FedBasis + FT, with or without the class prior, has twice the local passes"
+    assert any(said in sentence for sentence in section.text)
     assert "1 of 3 runs are missing (fedavg on shards, seed 0)" in section.text[1]
     assert "1 of 3 results are on this page" in (tmp_path / "results.md").read_text()
     assert "Not on this page: `split`, `pca`." in (tmp_path / "results.md").read_text()

@@ -208,14 +208,16 @@ def _cpu() -> Scale:
         printed="pacs",
         tuning={"part": TUNING, "clients": 7, "new_clients": 4},  # about as many images a client as in the tables
     )
-    fifth, whole = {**COLLINS, "rounds": 30, "epochs": 5}, {**COLLINS, "rounds": 50, "epochs": 1}
+    fifth, whole = {**COLLINS, "rounds": 30, "epochs": 2}, {**COLLINS, "rounds": 50, "epochs": 1}
     long: Mapping[str, Mapping[str, Settings]] = {"fedbasis": LONG}
     some, everyone, tune = {**SOME, "part": TABLES}, {**ALL, "limit": 1200, "part": TABLES}, {"part": TUNING}
     testbeds = {
         "pacs": pacs,
         "cifar10": replace(_cifar("CIFAR-10", "cifar10", some, whole, CIFAR_ADAPT, {}, tune), carried=long),
         "cifar100": replace(_cifar("CIFAR-100", "cifar100", some, whole, CIFAR_ADAPT, {}, tune), carried=long),
-        "cifar10-all": _cifar("a fifth of CIFAR-10", "cifar10", everyone, fifth, CIFAR_ADAPT, {}, tune),
+        "cifar10-all": replace(
+            _cifar("a fifth of CIFAR-10", "cifar10", everyone, fifth, CIFAR_ADAPT, {}, tune), carried=long
+        ),
     }
     return Scale(
         "cpu", "small images and networks, for two cores", testbeds, main=("pacs",), hard=("pacs",), counted=("pacs",),
