@@ -4,7 +4,7 @@ import pytest
 
 from fedbasis.studies import STUDIES, studies
 from fedbasis.studies.base import Setup
-from fedbasis.studies.new_clients import EVERY, PROPOSED, WAYS
+from fedbasis.studies.new_clients import EVERY, PROPOSED, WAYS, NewClients
 from fedbasis.studies.plan import plan
 from fedbasis.studies.scales import SCALES
 from fedbasis.studies.variants import PRINTED, row_title, variant
@@ -40,6 +40,19 @@ def test_the_main_tables_have_the_controls() -> None:
     assert len(set(titles)) == len(titles)
     assert set(PROPOSED) <= set(EVERY)
     assert {name for name, _ in EVERY} == set(WAYS)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_row_of_the_main_tables_is_served(scale: str) -> None:
+    setup = Setup(SCALES[scale], strict=False)
+    for study in (STUDIES["new-clients"], STUDIES["all-methods"], STUDIES["variance"]):
+        assert isinstance(study, NewClients)
+        served = {request.name: request.experiment.personalize.ways for request in study.requests(setup)}
+        rows = study.rows(SCALES[scale])
+        assert len(set(rows)) == len(rows)
+        assert all(how in (served[name] or ()) for name, how in rows if name in served)
+        tuned_too = "FedBasis + class prior + FT" in {row_title(key) for key in rows}
+        assert tuned_too == (scale == "photo")  # where fine-tuning is the strongest baseline
 
 
 def test_methods_leave_out_variants_too() -> None:

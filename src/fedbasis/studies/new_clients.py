@@ -54,9 +54,19 @@ SINGLE = ("none", "prior", "embedding", "knn")
 """Ways that train nothing, or for which the paper prints one number."""
 
 
+def main_ways(scale: Scale, name: str) -> tuple[str, ...]:
+    """Return what the run of one method or variant serves new clients with at a scale."""
+    return (*WAYS.get(name, ()), *scale.further_ways.get(name, ()))
+
+
+def further_keys(scale: Scale) -> tuple[Key, ...]:
+    """Return the rows that the main tables have at this scale alone."""
+    return tuple((name, how) for name, hows in scale.further_ways.items() for how in hows)
+
+
 def main_request(setup: Setup, testbed: str, name: str, seed: int) -> RunRequest:
     """The run of one method or variant that these tables read, and others too."""
-    return setup.request(testbed, name, seed, personalize={"ways": list(WAYS[name])})
+    return setup.request(testbed, name, seed, personalize={"ways": list(main_ways(setup.scale, name))})
 
 
 def at_one_size(raw: Mapping[str, Any], size: str, way: str | None = None) -> dict[str, Any]:
@@ -79,6 +89,10 @@ class NewClients(Study):
     aliases: ClassVar[tuple[str, ...]] = ("table-2",)
     title: ClassVar[str] = "Personalized accuracy of new clients"
     keys: ClassVar[tuple[Key, ...]] = PROPOSED
+
+    def rows(self, scale: Scale) -> tuple[Key, ...]:
+        """The rows at a scale, the further ones last."""
+        return (*self.keys, *further_keys(scale))
 
     def seeds(self, scale: Scale) -> int:
         """Three, since its verdicts are about all clients of several trainings."""
@@ -111,7 +125,7 @@ class NewClients(Study):
     def grids(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> list[Grid]:
         """Lay out Last, Best and |Delta| by size, and the paper's; then what was chosen, and what it costs."""
         paper_scores = paper.NEW_CLIENTS[printed(setup, testbed)]
-        names, keys = sizes(setup, testbed), [key for key in self.keys if runs.get(key[0])]
+        names, keys = sizes(setup, testbed), [key for key in self.rows(setup.scale) if runs.get(key[0])]
         rows: list[tuple[Cell, Sequence[Cell]]] = []
         for key in keys:
             mine, beside = runs[key[0]], paper_scores.get(key, {})
@@ -128,7 +142,7 @@ class NewClients(Study):
     def notes(self, setup: Setup, testbed: str) -> list[str]:
         """Note how rows are chosen and compared, and how often clients are validated."""
         every = setup.testbed(testbed).personalize.get("validate_every", 1)
-        names = [name for name in dict.fromkeys(name for name, _ in self.keys) if setup.allows(name)]
+        names = [name for name in dict.fromkeys(name for name, _ in self.rows(setup.scale)) if setup.allows(name)]
         notes = [chosen_on(setup, testbed, names), pull(setup, testbed, "fedavg"), PAIRS]
         if validations(setup, testbed) == 1:
             said = "Validation looks only at the end of each stage of personalization, so Best and |Δ| are no results."
@@ -139,9 +153,9 @@ class NewClients(Study):
         """FedBasis is accurate, its coefficients help, and it is robust to the stopping epoch; for both FedBases."""
         found, where = list[str](), title(setup, testbed)
         for size in sizes(setup, testbed):
-            scores = self._scores(runs, size, last)
-            stops = self._scores(runs, size, stopping) if validations(setup, testbed) > 1 else {}
-            for key in (paper.FEDBASIS, OURS, FROM_PRIOR):
+            scores = self._scores(setup.scale, runs, size, last)
+            stops = self._scores(setup.scale, runs, size, stopping) if validations(setup, testbed) > 1 else {}
+            for key in (paper.FEDBASIS, OURS, FROM_PRIOR, *further_keys(setup.scale)):
                 name, here = row_title(key), f"{where}, {size}: {row_title(key)}"
                 text = f"{name} serves new clients best"
                 found += highest(text, (here, scores.get(key, {})), _rivals(scores))
@@ -154,11 +168,12 @@ class NewClients(Study):
 
     def _scores(
         self,
+        scale: Scale,
         runs: Mapping[str, Sequence[RunData]],
         size: str,
         of: Callable[[Sequence[RunData], str, str], PairScores],
     ) -> dict[Key, PairScores]:
-        scores = {(name, how): of(runs.get(name, []), how, size) for name, how in self.keys}
+        scores = {(name, how): of(runs.get(name, []), how, size) for name, how in self.rows(scale)}
         return {key: mine for key, mine in scores.items() if mine}
 
 
@@ -209,7 +224,7 @@ class Variance(NewClients):
         """Lay out the variances by size, and the paper's."""
         paper_variance, names = paper.VARIANCE[printed(setup, testbed)], sizes(setup, testbed)
         rows = []
-        for key in self.keys:
+        for key in self.rows(setup.scale):
             cells: list[Cell] = []
             for size in names:
                 mine = rows_of(runs, key, size)
@@ -230,7 +245,7 @@ class Variance(NewClients):
     def claims(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> list[str]:
         """Differences in the main table are larger than what seeds do."""
         found = [
-            value for key in self.keys for size in sizes(setup, testbed)
+            value for key in self.rows(setup.scale) for size in sizes(setup, testbed)
             for pick in ("last", "best")
             if (value := spread([getattr(row, pick) for row in rows_of(runs, key, size)])) is not None
         ]  # fmt: skip

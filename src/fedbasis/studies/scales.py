@@ -78,6 +78,8 @@ class Scale:
     """Of figure E: as many as forty models have around their mean."""
     compared: tuple[str, ...] | None = None
     """The methods and variants that the main tables compare; None: all."""
+    further_ways: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the main tables serve new clients with besides the ways that they have at every scale, by method."""
 
     @property
     def judges(self) -> bool:
@@ -257,6 +259,7 @@ def _photo() -> Scale:
         main=("pacs",), hard=("pacs",), counted=("pacs",), collapse="pacs", cifar=(), cifar_all=(), random_epochs=25,
         random_round=5, curve_every=4, seeds=1, bases=(1, 2, 4, 8),
         compared=("per-fedavg-fo", "knn-per", "fedavg", "fedbasis-paper", "fedbasis"),
+        further_ways={"fedbasis": ("coefficients+classifier+ft", "prior+coefficients+classifier+ft")},
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from fedbasis.report.runs import RunData
 from fedbasis.serving.personalize import UNTRAINED, split_way
 from fedbasis.studies.base import RunRequest, Setup
 from fedbasis.studies.candidates import BY_RATE, TUNABLES, Candidate, Tunable
-from fedbasis.studies.new_clients import WAYS, sizes
+from fedbasis.studies.new_clients import main_ways, sizes
 from fedbasis.studies.plan import Item
 from fedbasis.studies.run import Done
 from fedbasis.studies.scales import Scale
@@ -157,7 +157,7 @@ def tune(
 
 def served_ways(setup: Setup, testbed: str, tunable: Tunable) -> tuple[str, ...]:
     """Return the ways that the tables show, which get a rate and statistics of their own."""
-    shown = WAYS.get(tunable.name, ()) if setup.testbed(testbed).data.get("new_clients", 1) else ()
+    shown = main_ways(setup.scale, tunable.name) if setup.testbed(testbed).data.get("new_clients", 1) else ()
     return tuple(dict.fromkeys((*shown, *scored_ways(setup, testbed, tunable))))
 
 
