@@ -11,6 +11,7 @@ from PIL import Image
 from fedbasis.networks.augment import AREA, PADDING, RATIO, Augment, augmented, crop_boxes, resized_crops
 from fedbasis.networks.batches import Recipe, draw_batches
 from fedbasis.networks.inputs import Examples, Preprocessing
+from fedbasis.networks.models import Network
 from fedbasis.tensors.seeding import torch_generator
 from pflbed.errors import InputError
 
@@ -103,7 +104,7 @@ def test_a_flip_mirrors_half_of_the_images_and_changes_nothing_else() -> None:
     assert 16 < int(mirrored.sum()) < 48
 
 
-def test_inputs_are_random_crops_in_training_and_centres_otherwise() -> None:
+def test_inputs_are_random_crops_in_training_and_centres_otherwise(tiny: Network) -> None:
     pixels = photographs(8, 32, 40)
     how = Preprocessing((32, 40), crop=(28, 24))
     centre = how(pixels)
@@ -113,10 +114,11 @@ def test_inputs_are_random_crops_in_training_and_centres_otherwise() -> None:
     assert random.shape == (8, 28, 24, 3)
     assert torch.equal(how(random), Preprocessing((28, 24))(random))  # not cropped again
     data = Examples(pixels, torch.arange(8))
+    model = tiny.workspace()
     for other in get_args(Augment):
         recipe = Recipe(preprocessing=how, augment=other, epochs=1, batch=8)
         (batch,) = draw_batches(data, recipe, torch_generator(0))
-        inputs, labels = batch.inputs(data, recipe, torch.zeros(1))
+        inputs, labels = batch.inputs(data, recipe, model)
         assert inputs.shape == (8, 3, 28, 24)
         assert torch.equal(labels, batch.rows)
     with pytest.raises(InputError, match="at least as large as the crop"):

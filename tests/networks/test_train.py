@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedbasis.networks.augment import augmented
-from fedbasis.networks.batches import Recipe, batches
+from fedbasis.networks.batches import Recipe, batches, draw_batches
 from fedbasis.networks.inputs import Examples, Preprocessing
 from fedbasis.networks.models import Network
 from fedbasis.networks.optimizers import FlatAdam
@@ -49,6 +49,27 @@ def test_preprocessing() -> None:
     got = Preprocessing(5)(pixels)
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     torch.testing.assert_close(got, ((pixels / 255 - mean) / std).permute(0, 3, 1, 2), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("crop", [None, (8, 6)])
+def test_inputs_have_the_same_numbers_in_both_layouts(crop: tuple[int, int] | None) -> None:
+    pixels = torch.randint(0, 256, (3, 9, 7, 3), dtype=torch.uint8, generator=torch_generator(0))
+    how = Preprocessing((9, 7), crop=crop)
+    last, first = how(pixels), how(pixels, channels_last=False)
+    assert torch.equal(last, first)
+    assert last.is_contiguous(memory_format=torch.channels_last)
+    assert first.is_contiguous()
+
+
+def test_only_networks_with_convolutions_get_channels_last_inputs(tiny: Network) -> None:
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 4))
+    data, recipe = shapes_examples(12), Recipe(preprocessing=Preprocessing(12), epochs=1, batch=8)
+    for network, contiguous in ((tiny, False), (Network("linear", 4, 12, source=linear), True)):
+        model = network.workspace()
+        batch = next(iter(draw_batches(data, recipe, torch_generator(0))))
+        inputs, labels = batch.inputs(data, recipe, model)
+        assert inputs.is_contiguous() == contiguous
+        assert torch.equal(labels, data.labels[batch.rows])
 
 
 def test_shifting_moves_whole_images_and_flipping_mirrors() -> None:

@@ -111,14 +111,14 @@ def batch_groups(
     epochs = [batches(len(data), recipe.batch, generator) for _ in range(recipe.epochs)]
     parts = [rows for epoch in epochs for rows in epoch]
     parts += islice(cycle(epochs[-1]), -len(parts) % size)
-    drawn = (batch.inputs(data, recipe, model.weights[0]) for batch in augment_batches(parts, data, recipe, generator))
+    drawn = (batch.inputs(data, recipe, model) for batch in augment_batches(parts, data, recipe, generator))
     for group in zip(*[drawn] * size, strict=True):
         yield list(group)
 
 
 def single_batches(model: FlatModel, data: Examples, recipe: Recipe, generator: torch.Generator) -> Iterator[Inputs]:
     """Yield the batches of the recipe's epochs one by one, drawn and augmented as for FedAvg's local SGD."""
-    return (batch.inputs(data, recipe, model.weights[0]) for batch in draw_batches(data, recipe, generator))
+    return (batch.inputs(data, recipe, model) for batch in draw_batches(data, recipe, generator))
 
 
 def gradient(model: FlatModel, batch: Inputs) -> Tensor:

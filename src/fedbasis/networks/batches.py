@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedbasis.networks.augment import Augment, cut, draw_windows
 from fedbasis.networks.inputs import Examples, Preprocessing, to_device
+from fedbasis.tensors.flat import FlatModel
 
 MAX_DRAWN = 2**20
 """Images whose batches are drawn in advance, at most."""
@@ -67,11 +68,13 @@ class Batch:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def inputs(self, data: Examples, recipe: Recipe, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the augmented inputs and the labels, as the network with the weights ``like`` needs them."""
+    def inputs(self, data: Examples, recipe: Recipe, model: FlatModel) -> tuple[Tensor, Tensor]:
+        """Return the augmented inputs and the labels, as a model needs them."""
+        like = model.weights[0]
         pixels, labels = (all_of.index_select(0, self.rows) for all_of in (data.pixels, data.labels))
         pixels = cut(pixels, recipe.augment, self.windows, self.there, recipe.preprocessing.crop)
-        return recipe.preprocessing(pixels.to(like.device), like.dtype), labels.to(like.device)
+        inputs = recipe.preprocessing(pixels.to(like.device), like.dtype, channels_last=model.convolutional)
+        return inputs, labels.to(like.device)
 
 
 def draw_batches(

@@ -37,13 +37,23 @@ class Preprocessing:
         mean, std = (0.449, 0.226) if channels == 1 else (0.5, 0.25)
         return cls(resolution, (mean,) * channels, (std,) * channels, crop)
 
-    def __call__(self, pixels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Turn uint8 pixels [N, H, W, C] into a float batch [N, C, H, W] in the channels-last memory format.
+    def __call__(self, pixels: Tensor, dtype: torch.dtype = torch.float32, *, channels_last: bool = True) -> Tensor:
+        """Turn uint8 pixels [N, H, W, C] into a float batch [N, C, H, W], which has the same numbers in either layout.
 
         Images that have the size of a crop already, as random crops have, are not cropped again.
+
+        Args:
+            pixels: The images.
+            dtype: Of the batch.
+            channels_last: The layout that is fastest for convolutions. A network without them is spared a copy of the
+                floats if the bytes are laid out channel by channel.
         """
         pixels = pixels if self.crop is None else _centre(pixels, self.crop)
         n, height, width, channels = pixels.shape
+        if not channels_last:
+            start, scale = _planes(self, height * width, pixels.device, dtype)
+            flat = pixels.permute(0, 3, 1, 2).reshape(n, channels * height * width).to(dtype, copy=True)
+            return torch.addcmul(start, flat, scale, out=flat).view(n, channels, height, width)
         start, scale = _line(self, width, pixels.device, dtype)
         lines = pixels.reshape(n, height, channels * width).to(dtype, copy=True)
         return torch.addcmul(start, lines, scale, out=lines).view(n, height, width, channels).permute(0, 3, 1, 2)
@@ -65,9 +75,21 @@ def _centre(pixels: Tensor, size: Resolution) -> Tensor:
 @lru_cache(maxsize=16)
 def _line(how: Preprocessing, width: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Repeat the shift and the scale along a line of pixels: broadcasting over three numbers is slow."""
+    shift, scale = _shift_and_scale(how, device, dtype)
+    return shift.repeat(width), scale.repeat(width)
+
+
+@lru_cache(maxsize=16)
+def _planes(how: Preprocessing, pixels: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Repeat them channel by channel."""
+    shift, scale = _shift_and_scale(how, device, dtype)
+    return shift.repeat_interleave(pixels), scale.repeat_interleave(pixels)
+
+
+def _shift_and_scale(how: Preprocessing, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     shift = [-m / s for m, s in zip(how.mean, how.std, strict=True)]
     scale = [1 / (255 * s) for s in how.std]
-    return tuple(torch.tensor(v, device=device, dtype=dtype).repeat(width) for v in (shift, scale))  # type: ignore[return-value]
+    return torch.tensor(shift, device=device, dtype=dtype), torch.tensor(scale, device=device, dtype=dtype)
 
 
 @dataclass(frozen=True)

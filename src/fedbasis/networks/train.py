@@ -50,12 +50,11 @@ def backward_passes(
     Yields:
         ``(whether the epoch ends here, loss)``.
     """
-    like = model.weights[0]
     for batch in draw_batches(data, recipe, generator, only):
         by_batch = statistics == "batch" and not model.frozen_statistics and len(batch) > 1
         if model.module.training is not by_batch:  # setting the mode costs as much as a small layer
             model.module.train(by_batch)
-        inputs, labels = batch.inputs(data, recipe, like)
+        inputs, labels = batch.inputs(data, recipe, model)
         model.zero_gradients()
         logits = model.logits(inputs)
         loss = F.cross_entropy(logits, labels) if objective is None else objective(logits, labels, batch.rows)

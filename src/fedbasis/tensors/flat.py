@@ -39,6 +39,8 @@ class FlatModel:
     ) -> None:
         self.precision = precision
         self.module = (deepcopy(skeleton) if copy else skeleton).to(device)
+        self.convolutional = any(len(shape) > 2 for shape in layout.shapes.values())
+        """Whether it has convolutions, which are faster on inputs that are laid out pixel by pixel."""
         self.frozen_statistics = False
         """Whether training normalizes by the running statistics and leaves them as they are."""
         self.layout = layout
