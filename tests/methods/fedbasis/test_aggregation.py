@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -18,6 +19,40 @@ from fedbasis.tensors.flat import FlatModel
 from fedbasis.tensors.seeding import torch_generator
 from methods.helpers.bases import make_bases
 from shapes import shapes_examples
+
+
+@pytest.mark.parametrize("by_usage", [False, True])
+@pytest.mark.parametrize("major", [False, True])
+@pytest.mark.parametrize("factored", [False, True])
+def test_the_mean_is_that_of_the_rebuilt_bases(tiny: Network, by_usage: bool, major: bool, factored: bool) -> None:
+    """Against the formula, one basis of one client after the other, in float64."""
+    module = tiny.build()
+    layout = tiny.layout(module)
+    bases = make_bases(module, layout, 3, major, torch.float32)
+    clients, weights = range(4), [3.0, 1.0, 2.0, 5.0]
+    generator = torch_generator("clients")
+    mean, parts = BasisMean(bases, by_usage), []
+    for client in clients:
+        alpha = torch.softmax(3 * torch.randn(len(layout.blocks), 3, generator=generator), dim=1)
+        a = torch.rand(len(layout.blocks), generator=generator, dtype=torch.float64)
+        model = bases.merge(coefficients.combination(alpha, major))
+        model = {name: t + 0.1 * torch.randn(t.shape, generator=generator) for name, t in model.items()}
+        upload = Upload(model, alpha, a)
+        mean.add(upload.factored() if factored else upload.full(bases, by_usage), weights[client], "c")
+        parts.append((alpha.double(), a, layout.flatten(model)))
+    after = mean.result()
+    for block, old in enumerate(bases.weights):
+        v = old.double()
+        sums, shares = torch.zeros_like(v), torch.zeros(len(v), dtype=torch.float64)
+        for weight, (alpha, a, ends) in zip(weights, parts, strict=True):
+            c = coefficients.combination(alpha, major)[block]
+            u = (ends[block].double() - a[block] * sum(c[k] * v[k] for k in range(len(v)))) / c.square().sum()
+            for k in range(len(v)):
+                chosen = 1.0 if major and k == 0 else float(alpha[block][k - major])
+                share = chosen if by_usage else 1.0
+                sums[k] += weight * (share * a[block] * v[k] + c[k] * u)
+                shares[k] += weight * share
+        torch.testing.assert_close(after.weights[block].double(), sums / shares.unsqueeze(1), rtol=2e-6, atol=2e-6)
 
 
 def test_unused_basis_keeps_its_weights_and_statistics(tiny: Network, recipe: Recipe) -> None:

@@ -10,19 +10,18 @@ theta_0, a = 1) leave v_k as it is, to the bit: no rounding error ever enters it
 the uploads, as always, and an unused basis keeps the exact ones.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
 from fedbasis.methods.base import MODEL
-from fedbasis.methods.fedbasis.aggregation import UNUSED, BasisMean, divide, usage_of
+from fedbasis.methods.fedbasis.aggregation import BasisMean
 from fedbasis.methods.fedbasis.bases import BasisSet
 from fedbasis.methods.fedbasis.coefficients import combination
 from fedbasis.methods.fedbasis.received import ReceivedBases
-from fedbasis.methods.fedbasis.upload import read_bases, read_coefficients
+from fedbasis.methods.fedbasis.upload import read_bases
 from fedbasis.tensors.params import State, Tensors
-from pflbed.errors import InputError
 
 
 class RoundedBasisMean(BasisMean):
@@ -36,50 +35,33 @@ class RoundedBasisMean(BasisMean):
 
     def __init__(self, bases: BasisSet, by_usage: bool, exact: BasisSet) -> None:
         super().__init__(bases, by_usage)
-        self.exact = exact
+        self.old = exact
         self._received = ReceivedBases(bases.layout, bases.views(), bases.major)  # combines as a client does
-        self._kept = torch.zeros_like(self._share)  # sum of w b a
 
-    def add(self, tensors: State, weight: float, where: str) -> None:
-        """Add one client's upload, factored or full."""
-        super().add(tensors, weight, where)
-        alpha, a = read_coefficients(self.bases, tensors, where)
-        share = usage_of(alpha, self.bases.major) if self.by_usage else torch.ones_like(self._share, dtype=alpha.dtype)
-        self._kept += weight * (share.double() * a.double().unsqueeze(1))
+    def _add_model(self, tensors: State, alpha: Tensor, a: Tensor, share: Tensor, weight: float, where: str) -> None:
+        """Add c_k u of every basis, from the trained model."""
+        c = combination(alpha, self.bases.major)
+        ends = self.bases.layout.flatten(tensors[MODEL], True, where)
+        starts = self._received.combined(c)
+        for block, piece in self._pieces():
+            moved = ends[block][piece].double() - a[block] * starts[block][piece].double()
+            factors = c[block].double()
+            self._weights[block][:, piece].addr_(weight * factors / factors.square().sum(), moved)
+        self._keep(a, share)
 
-    def _moved(
-        self, tensors: State, alpha: Tensor, a: Tensor, share: Tensor, where: str
-    ) -> Iterator[tuple[int, slice, Tensor]]:
-        """Yield c_k u of every basis, piece by piece."""
-        bases, c = self.bases, combination(alpha, self.bases.major)
-        sent = [] if MODEL in tensors else read_bases(bases, tensors, where)
-        directions: dict[int, Tensor] = {}
-        if MODEL in tensors:
-            ends = bases.layout.flatten(tensors[MODEL], True, where)
-            for block, (start, end) in enumerate(zip(self._received.combined(c), ends, strict=True)):
-                directions[block] = (end - a[block].to(end.dtype) * start) / c[block].square().sum()
-        for block, piece, q in self._pieces():
-            if MODEL in tensors:
-                yield block, piece, torch.outer(c[block], directions[block][piece])
-                continue
-            moved = torch.stack([flats[block][piece] for flats in sent])
-            yield block, piece, moved if self.by_usage else moved - a[block].to(moved.dtype) * q
+    def _add_bases(self, tensors: State, a: Tensor, share: Tensor, weight: float, where: str) -> None:
+        """Add c_k u of every basis, which aggregation by usage has sent; else from all trained bases."""
+        sent = read_bases(self.bases, tensors, where)
+        for block, piece in self._pieces():
+            moved = torch.stack([flats[block][piece] for flats in sent]).double()
+            if not self.by_usage:
+                moved -= a[block] * self.bases.weights[block][:, piece].double()
+            self._weights[block][:, piece].add_(moved, alpha=weight)
+        self._keep(a, share)
 
-    def result(self) -> BasisSet:
-        """Return the new bases; unused ones are unchanged. Call this once: it frees the sums."""
-        if self._total <= 0:
-            raise InputError("The bases need at least one update with a positive weight, but none was received.")
-        weights = []
-        for kept, share, old in zip(self._kept, self._share, self.exact.weights, strict=True):
-            used = (share > UNUSED * self._total).unsqueeze(1)
-            safe = torch.where(used, share.unsqueeze(1), torch.ones_like(share).unsqueeze(1))
-            moved = (self._weights.pop(0) / safe).add_(old.double().mul_(kept.unsqueeze(1) / safe))
-            weights.append(torch.where(used, moved.to(old.dtype), old))
-        statistics = [
-            divide(self._statistics.pop(0), part, self._total, old)
-            for part, old in zip(self._usage, self.exact.statistics, strict=True)
-        ]
-        return BasisSet(self.exact.layout, weights, statistics, self.exact.major)
+    def _keep(self, a: Tensor, share: Tensor) -> None:
+        """Count how much of its old basis a client keeps: sum of w b a."""
+        self._kept += torch.diag_embed(share * a.unsqueeze(1))
 
 
 def with_rounding_undone(model: Tensors, exact: Tensors, rounded: Tensors, parameters: Collection[str]) -> Tensors:
