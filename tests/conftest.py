@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 pytest.register_assert_rewrite("methods.helpers")  # their assertions explain themselves, too
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; the processes of tests would inherit
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it, and those that are stopped by it would never end
 share_fork_server()
 settings.register_profile("steady", deadline=None, derandomize=True)  # no test is timed, and none depends on luck
 settings.load_profile("steady")
