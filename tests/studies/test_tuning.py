@@ -258,7 +258,8 @@ def test_the_shipped_logs_are_of_these_tries(path: Path) -> None:
         assert [one.settings for one in method.tries] == [dict(one) for one in expected]
         assert min(method.seeds) >= FIRST_SEED
         for one in method.tries:
-            assert one.score == pytest.approx(fmean(fmean(values) for values in one.scores.values()), abs=1e-12)
+            scored = fmean(fmean(values) for values in one.scores.values()) if not one.diverged else 0.0
+            assert one.score == pytest.approx(scored, abs=1e-12)
 
 
 def test_only_what_can_be_tuned_is() -> None:
@@ -313,6 +314,22 @@ def test_the_command_tries_scores_resumes_and_shows(tmp_path: Path, monkeypatch:
     shown = call("--show")
     assert "method.bases = 8" in shown
     assert as_markdown(log).count("**") == 2 * (3 if method.winner == 0 else 2)
+
+
+def test_a_try_that_diverges_has_the_score_zero_and_the_others_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        TUNABLES, "fedavg", replace(TUNABLES["fedavg"], own=tuple({"train.rate": rate} for rate in (800, 900, 1000)))
+    )
+    arguments = ["tune", "fedavg", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    tries = read_tuned(tmp_path / "smoke-digits4.json").methods["fedavg"].tries
+    assert [(one.diverged, one.scores == {}, one.score == 0) for one in tries] == [(False,) * 3] * 3 + [(True,) * 3] * 3
+    assert result.output.count("diverged") == 3  # a cell each
+    again = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert again.exit_code == 0, again.output
 
 
 def test_without_a_log_there_is_nothing_to_show(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def _log(scale: str, testbed: str, out: Path) -> Any:
 
 def _show(log: Any, names: Sequence[str]) -> None:
     """Print every try, the winner marked."""
-    from fedbasis.studies.tuning import in_words, serving_in_words
+    from fedbasis.studies.tuning import in_words, score_in_words, serving_in_words
 
     table = Table(title=f"Tuning on {log.testbed}, scale {log.scale}", title_justify="left", title_style="bold")
     table.add_column("method", overflow="fold")
@@ -128,7 +128,7 @@ def _show(log: Any, names: Sequence[str]) -> None:
         for number, one in enumerate(method.tries):
             won = number == method.winner
             style = "bold" if won else None
-            cells = (name if not number else "", escape(in_words(one.settings)), f"{100 * one.score:.1f}")
+            cells = (name if not number else "", escape(in_words(one.settings)), score_in_words(one))
             table.add_row(*cells, "won" if won else "", style=style)
         if method.serving:
             table.add_row("", f"serves new clients: {serving_in_words(method)}", "", "")

@@ -18,6 +18,7 @@ from fedbasis.experiment import execute, prepare
 from fedbasis.experiment.config import Experiment, parse
 from fedbasis.experiment.reuse import reuse_training
 from fedbasis.training.events import Emit, Event
+from fedbasis.training.rounds import DivergedError
 from fedbasis.training.runs import Run
 from pflbed.errors import InputError
 
@@ -66,7 +67,8 @@ def _work(connection: Connection, out: Path) -> None:
 def _failure(error: Exception) -> Failure:
     """Turn any error into one that can be sent between processes, with a message that says what happened and where."""
     if isinstance(error, InputError):
-        return InputError(str(error))
+        kind = DivergedError if isinstance(error, DivergedError) else InputError
+        return kind(str(error))
     if isinstance(error, OSError):
         return portable(error)
     where = traceback.extract_tb(error.__traceback__)[-1]

@@ -30,7 +30,9 @@ class Try(_Strict):
     scores: dict[str, list[float]] = Field(max_length=100)
     """``way, size`` -> the mean personalized Last accuracy of the clients, an item a seed."""
     score: float = Field(ge=0, le=1)
-    """Their mean."""
+    """Their mean; 0 if training diverged."""
+    diverged: bool = False
+    """Whether training diverged, with any of the seeds; such a try has no scores."""
     runs: list[str] = Field(default=[], max_length=100)
     """The names of the run folders, an item a seed."""
 

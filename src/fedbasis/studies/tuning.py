@@ -24,6 +24,7 @@ from fedbasis.studies.plan import Item
 from fedbasis.studies.run import Done
 from fedbasis.studies.scales import Scale
 from fedbasis.studies.tuned import ServingTry, Try, Tuned, TunedMethod, by_section, file_name, read_tuned
+from fedbasis.training.rounds import DivergedError
 from fedbasis.training.runs import Run
 from pflbed.errors import InputError, did_you_mean
 from pflbed.manifest import installed_version
@@ -127,11 +128,15 @@ def tune(
         The methods of which all runs ended well, and the runs that did not.
     """
     failed: list[tuple[Item, Exception]] = []
-    runs: dict[str, Run] = {}
+    runs: dict[str, Run | None] = {}  # None: training diverged
 
     def ended_well(planned: Mapping[str, Sequence[PlannedTry]]) -> list[Tunable]:
         done = carry_out(items(one for of_method in planned.values() for one in of_method))
-        failed.extend(done.failed)
+        for item, error in done.failed:
+            if isinstance(error, DivergedError):
+                runs[item.request.key] = None
+            else:
+                failed.append((item, error))
         runs.update(done.runs)
         return [one for one in chosen if one.name in planned and complete(planned[one.name], runs)]
 
@@ -149,8 +154,8 @@ def tune(
     }
     found = {}
     for one in ended_well(serving):
-        served = [RunData(runs[request.key]) for request in serving[one.name][0].requests]
-        tried = judge_serving(setup, testbed, one, served)
+        served = [runs[request.key] for request in serving[one.name][0].requests]
+        tried = judge_serving(setup, testbed, one, [RunData(run) for run in served if run is not None])
         found[one.name] = winners[one.name].model_copy(update={"serving": tried})
     return found, failed
 
@@ -193,14 +198,21 @@ def judge_serving(setup: Setup, testbed: str, tunable: Tunable, runs: Sequence[R
 
 
 def judge(
-    setup: Setup, testbed: str, tunable: Tunable, planned: Sequence[PlannedTry], runs: Mapping[str, Run], command: str
-) -> TunedMethod:
-    """Score all tries of a method and name the winner; how it serves clients is chosen after that."""
+    setup: Setup, testbed: str, tunable: Tunable, planned: Sequence[PlannedTry], runs: Mapping[str, Run | None],
+    command: str,
+) -> TunedMethod:  # fmt: skip
+    """Score all tries of a method and name the winner; how it serves clients is chosen after that.
+
+    A run that is None diverged, and so did its try: that one has the score 0.
+    """
     ways, names = scored_ways(setup, testbed, tunable), sizes(setup, testbed)
     judged = []
     for one in planned:
         scores: dict[str, list[float]] = {}
-        done = [runs[request.key] for request in one.requests]
+        done = [run for request in one.requests if (run := runs[request.key]) is not None]
+        if len(done) < len(one.requests):
+            judged.append(Try(settings=dict(one.candidate), scores={}, score=0.0, diverged=True))
+            continue
         trials = [run.trials for run in map(RunData, done)]
         for way in ways:  # with the better statistics: validation images of so few clients often choose the worse
             by_statistics: dict[str, dict[str, list[float]]] = {}
@@ -218,8 +230,8 @@ def judge(
     return TunedMethod(winner=best, tries=judged, seeds=list(setup.seeds), version=installed_version(), command=command)
 
 
-def complete(planned: Sequence[PlannedTry], runs: Mapping[str, Run]) -> bool:
-    """Whether every run of every try ended well."""
+def complete(planned: Sequence[PlannedTry], runs: Mapping[str, Run | None]) -> bool:
+    """Whether every run of every try ended, by divergence or well."""
     return all(request.key in runs for one in planned for request in one.requests)
 
 
@@ -243,13 +255,18 @@ def in_words(settings: Candidate) -> str:
     return ", ".join(f"{key} = {value}" for key, value in settings.items()) or "as it is"
 
 
+def score_in_words(one: Try) -> str:
+    """Write the score of a try in %."""
+    return "diverged" if one.diverged else f"{100 * one.score:.1f}"
+
+
 def as_markdown(log: Tuned) -> str:
     """Write every try of a log as a table, the winner in bold."""
     lines = ["| method | settings | accuracy (%) |", "| --- | --- | ---: |"]
     for name, method in log.methods.items():
         for number, one in enumerate(method.tries):
             mark = "**" if number == method.winner else ""
-            cells = (f"`{name}`" if not number else "", in_words(one.settings), f"{100 * one.score:.1f}")
+            cells = (f"`{name}`" if not number else "", in_words(one.settings), score_in_words(one))
             lines.append("| " + " | ".join(f"{mark}{cell}{mark}" if cell else "" for cell in cells) + " |")
         if method.serving:
             lines.append(f"| | serves new clients: {serving_in_words(method)} | |")

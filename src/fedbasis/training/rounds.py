@@ -50,6 +50,10 @@ def round_half_up(value: float) -> int:
     return int(np.floor(value + 0.5))
 
 
+class DivergedError(InputError):
+    """Training ended with values that are not finite numbers."""
+
+
 NOT_FINITE = "values that are not finite numbers"
 
 
@@ -84,7 +88,7 @@ class UpdateStream:
             yield client, sent
         if self.reasons and len(self.reasons) == self.count:
             if all(NOT_FINITE in reason for reason in self.reasons.values()):
-                raise InputError(
+                raise DivergedError(
                     f"In round {self._round} all {self.count} clients sent values that are not finite: training "
                     "diverged; lower train.rate."
                 )
