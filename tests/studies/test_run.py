@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from fedbasis.cli import app
+from fedbasis.experiment.config import parse
 from fedbasis.report import svg
 from fedbasis.report.runs import RunData
 from fedbasis.report.tables import NOTHING
@@ -27,7 +28,7 @@ from fedbasis.studies import STUDIES, studies
 from fedbasis.studies.base import Setup
 from fedbasis.studies.costs import costs
 from fedbasis.studies.plan import plan
-from fedbasis.studies.run import carry_out_plan, write_all
+from fedbasis.studies.run import _settings, carry_out_plan, write_all
 from fedbasis.studies.scales import SCALES
 from fedbasis.training.events import ignore
 from fedbasis.training.runs import Run, read_lines, rewrite_lines
@@ -257,6 +258,16 @@ def test_finished_runs_alone_make_a_report_and_nothing_is_trained(everything: tu
     nothing = CliRunner().invoke(app, ["reproduce", *command, str(tmp_path / "elsewhere")])
     assert isinstance(nothing.exception, InputError)
     assert "needs at least one finished run" in str(nothing.exception)
+
+
+def test_a_finished_run_has_the_deviations_of_its_arrays_and_is_recognized_all_the_same() -> None:
+    setup = Setup(SCALES["photo"], strict=False)
+    request = STUDIES["new-clients"].requests(setup)[0]
+    data = request.raw["data"]
+    finished = {**request.raw, "data": {**data, "mean": [0.5] * data["channels"], "std": [0.2] * data["channels"]}}
+    assert _settings(parse(finished)) == _settings(request.experiment)
+    other = {**finished, "data": {**finished["data"], "alpha": 0.1}}
+    assert _settings(parse(other)) != _settings(request.experiment)
 
 
 def test_the_papers_first_table_is_quoted_as_printed(everything: tuple[Path, str]) -> None:

@@ -57,7 +57,14 @@ def _finished(runs: Path) -> Iterator[tuple[str, Run]]:
 
 
 def _settings(experiment: Experiment) -> str:
-    return json.dumps({key: value for key, value in experiment.as_dict().items() if key != "machine"}, sort_keys=True)
+    """Write what a plan and a finished run have in common: not the machine, nor what is read from the data set.
+
+    A data set of arrays brings its channels' means and deviations, which the settings of a run have and a plan lacks.
+    """
+    settings = {key: value for key, value in experiment.as_dict().items() if key != "machine"}
+    if settings["data"]["dataset"] == "arrays":
+        settings["data"] = {**settings["data"], "mean": None, "std": None}
+    return json.dumps(settings, sort_keys=True)
 
 
 def carry_out_plan(
