@@ -155,7 +155,8 @@ class NewClients(Study):
         for size in sizes(setup, testbed):
             scores = self._scores(setup.scale, runs, size, last)
             stops = self._scores(setup.scale, runs, size, stopping) if validations(setup, testbed) > 1 else {}
-            for key in (paper.FEDBASIS, OURS, FROM_PRIOR, *further_keys(setup.scale)):
+            further = [key for key in further_keys(setup.scale) if key[0] == OURS[0]]
+            for key in (paper.FEDBASIS, OURS, FROM_PRIOR, *further):
                 name, here = row_title(key), f"{where}, {size}: {row_title(key)}"
                 text = f"{name} serves new clients best"
                 found += highest(text, (here, scores.get(key, {})), _rivals(scores))

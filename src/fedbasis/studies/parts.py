@@ -18,7 +18,7 @@ from fedbasis.report.tables import NOTHING, Cell, Grid
 from fedbasis.serving.personalize import split_way
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import measured, title
-from fedbasis.studies.new_clients import SEEDS, WAYS, main_request, sizes
+from fedbasis.studies.new_clients import SEEDS, main_request, main_ways, sizes
 from fedbasis.studies.scales import Scale
 from fedbasis.studies.variants import Key, row_title
 from fedbasis.studies.verdicts import PairScores, last
@@ -105,14 +105,15 @@ def _in_main_table(setup: Setup, testbed: str, key: Key) -> str:
     name, how = key
     way, fixed = split_way(how)
     tuned = _by_way(setup, testbed, name).get(way, {}).get("statistics")
-    if how in WAYS[name]:
+    shown = main_ways(setup.scale, name)
+    if how in shown:
         return how
-    return way if way in WAYS[name] and tuned == [fixed] else ""
+    return way if way in shown and tuned == [fixed] else ""
 
 
 def _by_way(setup: Setup, testbed: str, name: str) -> Mapping[str, Mapping[str, Any]]:
     """Return the rates and statistics that were tuned for the ways of a main run."""
-    serve = setup.raw(testbed, name, personalize={"ways": list(WAYS[name])})["personalize"]
+    serve = setup.raw(testbed, name, personalize={"ways": list(main_ways(setup.scale, name))})["personalize"]
     found: Mapping[str, Mapping[str, Any]] = serve.get("by_way", {})
     return found
 
