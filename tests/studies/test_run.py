@@ -270,6 +270,16 @@ def test_a_finished_run_has_the_deviations_of_its_arrays_and_is_recognized_all_t
     assert _settings(parse(other)) != _settings(request.experiment)
 
 
+@pytest.mark.parametrize("scale", ["cpu", "photo"])
+def test_a_finished_run_is_recognized_when_its_folders_are_elsewhere(scale: str) -> None:
+    here = Setup(SCALES[scale], {"": "PACS", "pacs": "features"}, "lite0.safetensors", strict=False)
+    there = Setup(SCALES[scale], {"": "/data/PACS", "pacs": "/data/features"}, "/data/lite0.safetensors", strict=False)
+    other = Setup(SCALES[scale], {"": "other", "pacs": "others"}, "other.safetensors", strict=False)
+    mine, theirs, others = (STUDIES["new-clients"].requests(setup)[0].experiment for setup in (here, there, other))
+    assert mine.data.source != theirs.data.source
+    assert _settings(mine) == _settings(theirs) != _settings(others)
+
+
 def test_the_papers_first_table_is_quoted_as_printed(everything: tuple[Path, str]) -> None:
     lines = (everything[0] / "tables" / "datasets.md").read_text().splitlines()
     assert r"| paper\* pacs | 9K | 7 | 224² | Styles | PFLBed |" in lines

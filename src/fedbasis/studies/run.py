@@ -57,14 +57,18 @@ def _finished(runs: Path) -> Iterator[tuple[str, Run]]:
 
 
 def _settings(experiment: Experiment) -> str:
-    """Write what a plan and a finished run have in common: not the machine, nor what is read from the data set.
+    """Write what a plan and a finished run have in common: not the machine, folders, or what the data say.
 
-    A data set of arrays brings its channels' means and deviations, which the settings of a run have and a plan lacks.
+    A folder may be elsewhere than it was on the machine of the run. Of a data set of arrays, which may be any, its name
+    tells which one it is. Such a data set brings its channels' means and deviations, which a plan lacks.
     """
     settings = {key: value for key, value in experiment.as_dict().items() if key != "machine"}
-    if settings["data"]["dataset"] == "arrays":
-        settings["data"] = {**settings["data"], "mean": None, "std": None}
-    return json.dumps(settings, sort_keys=True)
+    data, model = dict(settings["data"]), dict(settings["model"])
+    data["source"] = Path(data["source"] or "").name if data["dataset"] == "arrays" else None
+    if data["dataset"] == "arrays":
+        data |= {"mean": None, "std": None}
+    model["weights"] = Path(model["weights"] or "").name
+    return json.dumps({**settings, "data": data, "model": model}, sort_keys=True)
 
 
 def carry_out_plan(
