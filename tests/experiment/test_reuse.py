@@ -1,5 +1,6 @@
 """A training that another run has done is taken over."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,11 @@ def test_a_method_that_trains_as_another_takes_over_its_training(dataset: Path, 
     require_the_bits_of_its_own(fedavg, knn, tmp_path)
     along = prepare(parse(raw(dataset, "knn-per", train={"serve_every": 1})))
     assert reuse_training(along, tmp_path / "lent") is None  # it serves new clients while it trains
+
+
+def test_records_without_models_are_not_taken_over(dataset: Path, tmp_path: Path) -> None:
+    donor, other = (prepare(parse(raw(dataset, "fedavg", personalize=p))) for p in ({"epochs": 1}, {"rates": [0.02]}))
+    run = execute(donor, tmp_path)
+    shutil.rmtree(run.bases)  # as in an archive of records
+    assert reuse_training(other, tmp_path) is None
+    assert execute(other, tmp_path).done

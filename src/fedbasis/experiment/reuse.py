@@ -36,6 +36,8 @@ def reuse_training(prepared: Prepared, out: Path) -> Run | None:
 def _same_training(prepared: Prepared, out: Path) -> Run | None:
     for folder in sorted(out.glob("*-*")):
         run = Run(folder)
-        if run.done and read_json_object(folder / "done", "The file").get("training") == prepared.training_digest:
+        if not run.done or not run.bases.is_dir():  # records of a run may be kept without its models
+            continue
+        if read_json_object(folder / "done", "The file").get("training") == prepared.training_digest:
             return run
     return None
