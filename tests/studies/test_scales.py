@@ -109,8 +109,83 @@ def test_every_setting_is_printed_or_listed_as_ours(name: str) -> None:
         elif request.name == "fedbasis":  # our defaults, beside it
             more = {"cluster_rounds": 5} if bed == "gld23k" else {}
             compare_every_setting(e.method, {"bases": PRINTED[bed]["fedbasis"]["bases"], **more})
-        elif request.name not in ("pfedhn", "knn-per", "per-fedavg-fo"):  # their own settings are not the paper's
-            compare_every_setting(e.method, {})
+        else:
+            compare_every_setting(e.method, {})  # docs/how-to/reproduce.md: not printed, so their defaults here
+
+
+FORTY: dict[str, dict[str, Any]] = {
+    "data": {"clients": 10, "new_clients": 0, "split": (80, 0, 5, 15)}, "train": {"rounds": 20},
+    "personalize": {"whom": "participating", "rates": (0.01,)},
+}  # fmt: skip
+"""Appendix C, tables A and figure 2: 40 clients, 100 epochs in all; they are all served, at one rate."""
+RANDOM = {"major": False, "warm_start": 0.0, "init": "random", "upload": "full"}
+JOINT = {"coordinate_descent": False, "upload": "full"}
+TOGETHER = {**RANDOM, **JOINT, "tau": 1.0}
+FIVE_RATES = {"personalize": {"rates": (0.001, 0.005, 0.01, 0.05, 0.1)}}
+ALONG: dict[str, dict[str, Any]] = {
+    "data": {"sizes": "S"},
+    "train": {"serve_every": 10},
+    "personalize": {"rates": (0.005,)},
+}
+OTHER_STUDIES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
+    "regularized": {"pfedme": {"data": {"sizes": "S"}}},
+    "ablation": {
+        "joint": {"data": {"sizes": "M"}, "method": JOINT},
+        "no major basis": {"data": {"sizes": "M"}, "method": {"major": False}},
+        "tau = 1": {"data": {"sizes": "M"}, "method": {"tau": 1.0}},
+    },
+    "communication": {
+        "every 5 epochs": {**FORTY, "method": TOGETHER},
+        "every step": {
+            **FORTY, "train": {"rounds": 1200, "epochs": 1}, "method": {**TOGETHER, "communicate_every": "step"}
+        },
+    },
+    "meta-rates": {"": FIVE_RATES},
+    "bases": {
+        str(count): {"data": {"sizes": "S"}, "method": {"bases": count}} for count in (2, 6, 8)
+    },
+    "collapse": {"joint": {**FORTY, "method": TOGETHER}, "apart": {**FORTY, "method": RANDOM}},
+    "rates": {"": FIVE_RATES},
+    "coefficients": {},
+    "pca": {
+        name: {**FORTY, "personalize": {**FORTY["personalize"], "rates": (0.005,)}, "method": own}
+        for name, own in (("pca-k", {"components": 39}), ("kmeans-k", {}))
+    },
+    "curves": {"per-fedavg-fo": ALONG, "fedbasis-paper": ALONG},
+    "parts": {},
+}  # fmt: skip
+"""What a run of the other studies changes in the settings of the main table, by its name (empty: all of its runs)."""
+
+
+@pytest.mark.parametrize("name", OTHER_STUDIES)
+def test_the_other_studies_change_nothing_else_in_the_settings_of_the_main_table(name: str) -> None:
+    changes = OTHER_STUDIES[name]
+    found = requests(name)
+    assert found
+    assert changes.keys() - {""} <= {request.name for request in found}
+    for request in found:
+        e, bed = request.experiment, request.testbed
+        change = changes.get(request.name, changes.get("", {}))
+        for section in ("data", "train", "personalize"):
+            written = {**PRINTED[bed][section], **OURS[bed][section], **change.get(section, {})}
+            if isinstance(size := written.get("sizes"), str):
+                written["sizes"] = {size: PRINTED[bed]["data"]["sizes"][size]}
+            compare_every_setting(getattr(e, section), written, "source", "ways")
+        for fixed, written in ((e.model, {"name": "resnet18"}), (e.aggregation, {}), (e.privacy, {})):
+            compare_every_setting(fixed, written)
+        of_method: dict[str, Any] = {}
+        if e.method_name == "fedbasis":
+            printed = e.method.model_dump()["preset"] == "paper"
+            assert printed == (request.name not in ("fedbasis", "further ways"))  # our defaults, beside it
+            of_method = {**PRINTED[bed]["fedbasis"], **OURS[bed]["fedbasis"]}
+            if not printed:
+                of_method = {key: of_method[key] for key in ("bases", "cluster_rounds") if key in of_method}
+        compare_every_setting(e.method, {**of_method, **change.get("method", {})})
+
+
+def test_every_study_with_runs_is_compared_setting_by_setting() -> None:
+    compared = {*MAIN, "cifar-participating", "cifar-new", *OTHER_STUDIES}
+    assert {name for name in STUDIES if requests(name)} == compared
 
 
 @pytest.mark.parametrize("name", ["cifar-participating", "cifar-new"])
@@ -125,7 +200,7 @@ def test_every_setting_on_cifar_is_from_the_code_that_the_paper_refers_to(name: 
             compare_every_setting(e.method, {**PRINTED["pacs"]["fedbasis"], **OURS["pacs"]["fedbasis"], "bases": 3})
         elif request.name == "fedbasis":
             compare_every_setting(e.method, {"bases": 3})
-        elif request.name != "per-fedavg-fo":
+        else:
             compare_every_setting(e.method, CIFAR_SETTINGS.get(request.name, {}))
 
 
