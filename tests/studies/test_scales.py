@@ -392,4 +392,6 @@ def test_what_tuning_chose_on_pacs_is_used_where_nothing_was_tuned() -> None:
     cpu = Setup(SCALES["cpu"], {"": "data"}, "weights.safetensors", strict=False)
     share = {testbed: cpu.raw(testbed, "fedbasis")["method"].get("warm_start") for testbed in cpu.scale.testbeds}
     assert share == {"pacs": 0.9, "cifar10": 0.9, "cifar100": 0.9, "cifar10-all": 0.9}
+    pull = {testbed: cpu.raw(testbed, "fedavg")["personalize"].get("prox") for testbed in cpu.scale.testbeds}
+    assert pull == {"pacs": 0.1, "cifar10": 0.1, "cifar100": 0.1, "cifar10-all": 0.1}
     assert "warm_start" not in replace(photo, tuned=False).raw("pacs", "fedbasis")["method"]  # a try of a tuning

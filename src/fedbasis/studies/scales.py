@@ -145,9 +145,10 @@ COLLINS_SETTINGS: Mapping[str, Settings] = {
 }
 CIFAR_ADAPT: Settings = {"epochs": 10, "rates": [0.01], "batch": 10, "momentum": 0.5, "validate_every": 10}
 # What tuning chose on PACS at 32 pixels, learning rates and the number of bases apart: FedAvg trains for 90 % of the
-# rounds before there are bases.
-LONG: Mapping[str, Settings] = {"method": {"warm_start": 0.9}}
-PULL: Mapping[str, Settings] = {"personalize": {"prox": 0.1}}
+# rounds before there are bases, and fine-tuning has a weaker proximal term.
+CARRIED: Mapping[str, Mapping[str, Settings]] = {
+    "fedbasis": {"method": {"warm_start": 0.9}}, "fedavg": {"personalize": {"prox": 0.1}},
+}  # fmt: skip
 NETWORKS = {"cifar10": "collins-cifar10", "cifar100": "collins-cifar100"}
 
 
@@ -211,14 +212,13 @@ def _cpu() -> Scale:
         tuning={"part": TUNING, "clients": 7, "new_clients": 4},  # about as many images a client as in the tables
     )
     fifth, whole = {**COLLINS, "rounds": 30, "epochs": 2}, {**COLLINS, "rounds": 50, "epochs": 1}
-    long: Mapping[str, Mapping[str, Settings]] = {"fedbasis": LONG}
     some, everyone, tune = {**SOME, "part": TABLES}, {**ALL, "limit": 1200, "part": TABLES}, {"part": TUNING}
     testbeds = {
         "pacs": pacs,
-        "cifar10": replace(_cifar("CIFAR-10", "cifar10", some, whole, CIFAR_ADAPT, {}, tune), carried=long),
-        "cifar100": replace(_cifar("CIFAR-100", "cifar100", some, whole, CIFAR_ADAPT, {}, tune), carried=long),
+        "cifar10": replace(_cifar("CIFAR-10", "cifar10", some, whole, CIFAR_ADAPT, {}, tune), carried=CARRIED),
+        "cifar100": replace(_cifar("CIFAR-100", "cifar100", some, whole, CIFAR_ADAPT, {}, tune), carried=CARRIED),
         "cifar10-all": replace(
-            _cifar("a fifth of CIFAR-10", "cifar10", everyone, fifth, CIFAR_ADAPT, {}, tune), carried=long
+            _cifar("a fifth of CIFAR-10", "cifar10", everyone, fifth, CIFAR_ADAPT, {}, tune), carried=CARRIED
         ),
     }
     return Scale(
@@ -252,7 +252,7 @@ def _photo() -> Scale:
         printed="pacs",
         tuning={"part": TUNING, "clients": 4, "new_clients": 2},
         place="pacs",
-        carried={"fedbasis": LONG, "fedavg": PULL},
+        carried=CARRIED,
     )
     return Scale(
         "photo", "the upper blocks of an ImageNet network and photographs of 96 pixels, for two cores", {"pacs": pacs},
