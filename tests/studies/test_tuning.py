@@ -379,3 +379,10 @@ def test_the_main_table_is_as_the_protocol_says() -> None:
         assert not p.by_way
         assert p.validate_every == 1
         assert (t.rate, t.augment) == (0.01, "flip+shift")
+
+
+def test_cifar_is_as_the_protocol_says() -> None:
+    setup = Setup(SCALES["cpu"], strict=False)
+    for request in (*STUDIES["cifar-new"].requests(setup), *STUDIES["cifar-participating"].requests(setup)):
+        p = request.experiment.personalize
+        assert (p.epochs, p.batch, p.momentum, p.rates, p.validate_every) == (10, 10, 0.5, (0.01,), 10)
