@@ -30,6 +30,8 @@ BASIS: dict[str, dict[str, Any]] = {
     },
     "major = false": {"major": False},
     "tau = 1": {"tau": 1.0},
+    "warm_start = 0.6": {"warm_start": 0.6},
+    "warm_start = 0.9": {"warm_start": 0.9},
 }  # fmt: skip
 
 
