@@ -289,7 +289,7 @@ def test_cifar(name: str, clients: tuple[int, int], whom: str) -> None:
         if request.name in ("fedbasis", "fedbasis-paper"):
             assert own["bases"] == 3
     methods = {request.name for request in found}
-    assert len(methods) == (13 if whom == "participating" else 5)  # the paper's, FedBasis as it is here, and kNN-Per
+    assert len(methods) == (14 if whom == "participating" else 5)  # the paper's, FedBasis as it is here, and kNN-Per
 
 
 def test_communication_and_collapse_have_forty_clients_and_random_bases() -> None:
