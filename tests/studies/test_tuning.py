@@ -17,7 +17,7 @@ from fedbasis.serving.personalize import split_way
 from fedbasis.studies import STUDIES, tuned
 from fedbasis.studies.base import Setup
 from fedbasis.studies.candidates import RATES, TRIES, TUNABLES
-from fedbasis.studies.grids import chosen_on
+from fedbasis.studies.grids import chosen_on, not_tuned
 from fedbasis.studies.plan import Item
 from fedbasis.studies.scales import SCALES
 from fedbasis.studies.tuned import Try, Tuned, TunedMethod, read_tuned, shipped
@@ -386,3 +386,12 @@ def test_cifar_is_as_the_protocol_says() -> None:
     for request in (*STUDIES["cifar-new"].requests(setup), *STUDIES["cifar-participating"].requests(setup)):
         p = request.experiment.personalize
         assert (p.epochs, p.batch, p.momentum, p.rates, p.validate_every) == (10, 10, 0.5, (0.01,), 10)
+
+
+def test_tables_name_the_methods_that_have_defaults_beside_tuned_ones() -> None:
+    cpu = Setup(SCALES["cpu"], strict=False)
+    (note,) = not_tuned(cpu, "pacs", ["fedavg", "l2gd", "fedbasis"])
+    assert note == "Not tuned, with default settings beside tuned ones: L2GD."
+    assert not_tuned(cpu, "pacs", ["fedavg", "fedbasis"]) == []
+    assert not_tuned(cpu, "cifar10", ["fedavg", "l2gd"]) == []  # nothing is tuned there
+    assert not_tuned(replace(cpu, tuned=False), "pacs", ["fedavg", "l2gd"]) == []

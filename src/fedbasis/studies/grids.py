@@ -123,6 +123,15 @@ def chosen_on(setup: Setup, testbed: str, names: Sequence[str]) -> str:
     return f"{note} Not tuned: {rest}. There, settings are the defaults{carried}, and {validation}"
 
 
+def not_tuned(setup: Setup, testbed: str, names: Sequence[str]) -> list[str]:
+    """Return a note on the methods that have default settings beside tuned ones, if there are any."""
+    log = shipped(setup.scale.name, testbed) if setup.tuned else None
+    others = [name for name in names if log is not None and name not in log.methods]
+    if not others or len(others) == len(names):
+        return []
+    return [f"Not tuned, with default settings beside tuned ones: {', '.join(map(_method_title, others))}."]
+
+
 def _carried(setup: Setup, testbed: str, names: Sequence[str]) -> str:
     """Name what methods have from the tuning on another dataset."""
     parts = [

@@ -15,7 +15,7 @@ from fedbasis.report.runs import RunData, validation_curve
 from fedbasis.report.tables import Cell, Grid
 from fedbasis.studies import drawing, paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
-from fedbasis.studies.grids import PAPER, another_scale, measured, number, title
+from fedbasis.studies.grids import PAPER, another_scale, measured, not_tuned, number, title
 from fedbasis.studies.new_clients import OURS, WITHOUT, sizes
 from fedbasis.studies.variants import Key, row_title
 from fedbasis.studies.verdicts import PAIRS, PairScores, highest
@@ -77,7 +77,8 @@ class MetaRates(Study):
             f"{title(setup, testbed)}, size {size}: accuracy of new clients by rate, in %", groups,
             ["Last", "Best"] * (2 * len(rates)), rows,
         )  # fmt: skip
-        text = [another_scale(setup, testbed, "office-home"), TOGETHER, PAIRS]
+        untuned = not_tuned(setup, testbed, list(runs))
+        text = [another_scale(setup, testbed, "office-home"), TOGETHER, *untuned, PAIRS]
         return Chapter(self.name, self.title, [*text, *_claims(ranges, "depends less on the rate than")], [grid])
 
 

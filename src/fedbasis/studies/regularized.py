@@ -8,7 +8,7 @@ from fedbasis.report.chapter import Chapter
 from fedbasis.report.tables import Cell
 from fedbasis.studies import paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
-from fedbasis.studies.grids import PAPER, another_scale, measured, number, table, title
+from fedbasis.studies.grids import PAPER, another_scale, measured, not_tuned, number, table, title
 from fedbasis.studies.new_clients import OURS, PROPOSED, at_one_size, main_request, pull, rows_of, sizes
 from fedbasis.studies.variants import row_title
 from fedbasis.studies.verdicts import PAIRS, PairScores, highest, last
@@ -70,7 +70,8 @@ class Regularized(Study):
             rows[title_of_row] = cells
         columns = ["weight decay", PAPER, "equation 2", PAPER]
         grid = table(f"{title(setup, testbed)}, size {size}: Last, in %", columns, rows, marks)
-        text = [another_scale(setup, testbed, "office-home"), pull(setup, testbed, "per-fedavg-fo"), PAIRS]
+        text = [another_scale(setup, testbed, "office-home"), pull(setup, testbed, "per-fedavg-fo")]
+        text += [*not_tuned(setup, testbed, list(runs)), PAIRS]
         others = {row_title(key): mine for key, mine in scores.items() if key not in OWN}
         for key in OWN:
             name = row_title(key)
