@@ -116,6 +116,23 @@ def test_labels_without_a_pattern_leave_the_model_as_it_is() -> None:
     assert result.choice.after >= result.choice.before
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_client_with_one_or_two_images_is_served(count: int) -> None:
+    method = make("fedbasis", QUICK)
+    data = clients(1)["a/p00"]
+    data = Examples(data.pixels[:count], data.labels[:count])
+    context = Context(7, "new", method.task.network.workspace())
+    server, plan = trained("fedbasis", QUICK)[0], Adaptation(epochs=1, rate=0.01)
+    result = personalize(method, server, AUTO, data, context, plan)
+    assert result.choice is not None
+    assert bool(result.choice.judged) == (count > 1)
+    if count == 1:  # it cannot be held out
+        assert result.choice.way == candidates(method)[-1]
+        assert "a single image cannot be held out" in result.choice.reason
+        alone = personalize(method, server, result.choice.way, data, context, plan)
+        assert all(torch.equal(alone.last.tensors[name], tensor) for name, tensor in result.last.tensors.items())
+
+
 def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 

@@ -106,8 +106,9 @@ def personalize(
     for table in served.tables.values():
         console.print(value_table(table))
     if served.choice is not None:
-        tried = ", ".join(f"{one.way} {100 * one.accuracy:.1f} %" for one in served.choice.judged)
-        console.print(f"Tried: {tried}.", highlight=False, soft_wrap=True)
+        if served.choice.judged:
+            tried = ", ".join(f"{one.way} {100 * one.accuracy:.1f} %" for one in served.choice.judged)
+            console.print(f"Tried: {tried}.", highlight=False, soft_wrap=True)
         say(f"Chosen: {served.way}, because {served.choice.reason}.")
     judged = (
         f"{served.held_out} held-out images"

@@ -46,7 +46,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Choice:
-    """The way that was chosen, and what was tried, from simple to complex."""
+    """The way that was chosen, and what was tried, from simple to complex; nothing with a single image."""
 
     way: str
     judged: tuple[Judged, ...]
@@ -64,6 +64,8 @@ class Choice:
     @property
     def reason(self) -> str:
         """Why it was chosen, in one sentence."""
+        if not self.judged:
+            return "it is recommended, and a single image cannot be held out"
         best = max(self.judged, key=lambda one: one.accuracy)
         held = f"{len(best.right)} images, each held out once"
         if self.way == NONE and best.way == NONE:
@@ -129,7 +131,12 @@ def cross_validate(method: Method, data: Examples, context: Context, fit: Fit) -
         data: The client's images.
         context: The working model and the seed.
         fit: Personalizes in a way on some images, and returns the model and what else was learned.
+
+    Returns:
+        The choice; of a single image, which cannot be held out, the recommended way.
     """
+    if len(data) == 1:
+        return Choice(candidates(method)[-1], ())
 
     def right(way: str, train: Examples, rows: Tensor) -> Tensor:
         tensors, learned = fit(way, train)

@@ -202,6 +202,7 @@ def serve(
     with context.random_layers():
         result = personalize(method, server, way, train, context, plan, accuracy)
     fitted, choice = result.best if keep == "best" else result.last, result.choice
+    judged = choice if choice is not None and choice.judged else None
     after = max(result.validation) if keep == "best" else result.validation[-1]
     try:
         require_finite({"": fitted.tensors}, "The model")
@@ -215,9 +216,9 @@ def serve(
         fitted=fitted,
         way=way if choice is None else choice.way,
         images=len(train),
-        held_out=int(held.sum()) if choice is None else len(data),
-        before=before if choice is None else choice.before,
-        after=after if choice is None else choice.after,
+        held_out=int(held.sum()) if judged is None else len(data),
+        before=before if judged is None else judged.before,
+        after=after if judged is None else judged.after,
         choice=choice,
         tables=method.insight.learned(fitted.learned),
         losses=result.losses,
