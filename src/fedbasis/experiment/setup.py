@@ -1,5 +1,6 @@
 """One training run, in a simulation or in a federation: its checks before the rounds, its files, and its end."""
 
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,7 @@ from fedbasis.training.rounds import Measure, ValidateServer, sampled, train
 from fedbasis.training.runs import Run
 from pflbed import InputError
 from pflbed.files import write_json
+from pflbed.manifest import installed_version
 
 
 def method_for(
@@ -137,7 +139,8 @@ class TrainingRun:
         """Mark the run as done and remove the checkpoint and the client states."""
         if self.run is not None:
             digest = artifact.read_card(self.run.bases).sha256
-            self.run.finish({"bases": digest, "rounds": self.experiment.train.rounds, **summary})
+            rounds = self.experiment.train.rounds
+            self.run.finish({"bases": digest, "rounds": rounds, "versions": versions(), **summary})
             self.run.remove_checkpoints()
         engine.states.remove()
 
@@ -160,3 +163,13 @@ class TrainingRun:
                 **({} if mechanism is None else {"privacy": mechanism.spent(e.train.rounds)}),
             },
         )
+
+
+def versions() -> dict[str, str]:
+    """Return what the last bits of a result depend on beside the settings."""
+    return {
+        "fedbasis": installed_version(),
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+    }

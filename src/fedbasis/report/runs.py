@@ -191,9 +191,23 @@ class RunData:
 
     @property
     def training(self) -> str:
-        """The same text for runs that share their training; the folder's name where nothing is recorded."""
+        """The same text for runs that share their training; the folder's name where nothing is recorded.
+
+        Runs with the same settings have trained twice if what they published differs, as on another processor.
+        """
+        found = self._done.get("training")
+        return f"{found} {self._done.get('bases')}" if found else self.folder
+
+    @property
+    def versions(self) -> str:
+        """The versions that the run was made with; nothing where they are not recorded."""
+        found = self._done.get("versions")
+        return ", ".join(f"{name} {one}" for name, one in found.items()) if isinstance(found, dict) else ""
+
+    @cached_property
+    def _done(self) -> dict[str, Any]:
         path = self.run.folder / "done"
-        return str((self._object(path) if path.is_file() else {}).get("training") or self.folder)
+        return self._object(path) if path.is_file() else {}
 
     @property
     def rounds_done(self) -> int:

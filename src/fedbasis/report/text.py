@@ -5,6 +5,7 @@ the same page.
 """
 
 import platform
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -54,8 +55,19 @@ def _provenance(runs: Sequence[RunData]) -> Iterator[str]:
         lines.append(f"| {run.folder} | {run.title} | {run.seed} | {shown} | {served:.1f} |")
     if lines:
         yield (
-            f"Made with {versions}. By their logs the {len(lines)} runs took {total:.0f} minutes, one after "
-            "another and without the scoring of test images."
+            f"By their logs the {len(lines)} runs took {total:.0f} minutes, one after another and without the scoring "
+            f"of test images. {' '.join(_made_with(runs))} This page was made with {versions}."
         )
         head = "| run | method | seed | minutes to train | minutes to serve |\n| --- | --- | ---: | ---: | ---: |"
         yield "<details><summary>Runs</summary>\n\n" + "\n".join([head, *lines]) + "\n\n</details>"
+
+
+def _made_with(runs: Sequence[RunData]) -> Iterator[str]:
+    """Name the versions of the runs, most frequent first."""
+    for found, count in Counter(escaped(run.versions) for run in runs).most_common():
+        many = f"{count} run{'s' * (count > 1)}"
+        yield (
+            f"{many} {'were' if count > 1 else 'was'} made with {found}."
+            if found
+            else f"{many} {'do' if count > 1 else 'does'} not say with which versions."
+        )
