@@ -12,6 +12,7 @@ from fedbasis.report.chapter import Chapter, ReportFigure
 from fedbasis.report.figures import Line, curves
 from fedbasis.report.svg import INK, NAMESPACE, Sheet, drawn, style
 from fedbasis.report.tables import NOTHING, Cell, Grid
+from fedbasis.studies import drawing
 from helpers.report_runs import FEDAVG, make_run
 from pflbed import InputError
 
@@ -75,6 +76,22 @@ def test_several_tables_are_numbered_and_the_same_bytes_come_out(tmp_path: Path)
     again = {path.name: path.read_bytes() for path in write_files([section], tmp_path / "two")}
     assert once == again
     assert sorted(once) == [f"all-{number}.{ending}" for number in (1, 2) for ending in ("csv", "md", "tex")]
+
+
+def test_curves_come_with_their_numbers(tmp_path: Path) -> None:
+    named = {"FedAvg, S": ((1.0, 2.0), (50.0, 100 / 3)), "FedBasis": ((1.0,), (71.25,))}
+    section = Chapter(
+        "rates", "Title", figures=[drawing.curves("rates-1", "A caption", named, "epoch", "accuracy (%)")]
+    )
+    written = {str(path.relative_to(tmp_path)): path for path in write_files([section], tmp_path)}
+    assert sorted(written) == ["figures/rates-1.csv", "figures/rates-1.svg"]
+    with written["figures/rates-1.csv"].open(encoding="utf-8", newline="") as file:
+        assert list(csv.reader(file)) == [
+            ["curve", "epoch", "accuracy (%)"],
+            ["FedAvg, S", "1", "50"],
+            ["FedAvg, S", "2", "33.333"],
+            ["FedBasis", "1", "71.25"],
+        ]
 
 
 def test_a_figure_stands_alone(tmp_path: Path, svg: str) -> None:

@@ -13,6 +13,8 @@ class ReportFigure:
     name: str
     caption: str
     svg: str
+    csv: str = ""
+    """The numbers that are drawn, if there are not too many to read."""
 
 
 @dataclass(frozen=True)

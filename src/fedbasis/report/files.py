@@ -1,4 +1,4 @@
-"""Chapters as files: tables as markdown, csv and LaTeX, figures as svg; the same bytes each time."""
+"""Chapters as files: tables as markdown, csv and LaTeX, figures as svg, curves as csv too; the same bytes each time."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~])")
 
 
 def write_files(sections: Sequence[Chapter], folder: Path) -> list[Path]:
-    """Write ``tables/<name>.md|csv|tex`` and ``figures/<name>.svg`` and return their paths.
+    """Write ``tables/<name>.md|csv|tex`` and ``figures/<name>.svg|csv`` and return their paths.
 
     A section with several tables numbers those that have no name from 1.
     """
@@ -51,6 +51,8 @@ def write_files(sections: Sequence[Chapter], folder: Path) -> list[Path]:
                 put("tables", name, kind, write(grid))
         for figure in section.figures:
             put("figures", figure.name, "svg", standalone(figure.svg))
+            if figure.csv:
+                put("figures", figure.name, "csv", figure.csv)
     for path, text in written.items():
         with replacing(path) as temporary:
             temporary.write_text(text, encoding="utf-8", errors="replace", newline="")

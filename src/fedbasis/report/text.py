@@ -28,6 +28,7 @@ def write_text(
         parts += [markdown(grid).strip() for grid in section.tables]
         parts += [
             f"![{escaped(figure.caption)}](figures/{figure.name}.svg)\n\n*{escaped(figure.caption)}*"
+            + (f" ([numbers](figures/{figure.name}.csv))" if figure.csv else "")
             for figure in section.figures
         ]
     with replacing(path) as temporary:

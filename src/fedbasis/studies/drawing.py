@@ -1,6 +1,9 @@
 """The figures of the studies: each an svg of its own, with a legend inside."""
 
+import csv
+import io
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fedbasis.report import figures
@@ -29,7 +32,17 @@ def curves(name: str, caption: str, named: Mapping[str, Curve], along: str, what
         before = [colors[family] for family in families[:i]]
         dash = DASHES[before.count(colors[families[i]]) % len(DASHES)]
         lines.append(figures.Line(*curve, label, colors[families[i]], dash))
-    return drawn(name, caption, lambda: figures.curves(lines, along, what, legend=True))
+    figure = drawn(name, caption, lambda: figures.curves(lines, along, what, legend=True))
+    return replace(figure, csv=_numbers(named, along, what))
+
+
+def _numbers(named: Mapping[str, Curve], along: str, what: str) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["curve", along, what])
+    for label, curve in named.items():
+        writer.writerows([label, f"{x:g}", f"{y:.5g}"] for x, y in zip(*curve, strict=True))
+    return buffer.getvalue()
 
 
 def bars(
