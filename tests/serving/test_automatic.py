@@ -55,6 +55,13 @@ def test_the_recommended_way_unless_another_is_better_by_a_standard_error(tried:
     assert choose(judged(**tried)) == expected
 
 
+def test_how_much_better_another_way_must_be_is_counted_in_standard_errors() -> None:
+    ways = judged(none="0000000000", lp="1111111111", ft="1111111100")
+    better, error = 0.2, (0.2 * 0.8 * 10 / 9 / 10) ** 0.5  # mean and standard error of a gap of 0.2 in ten images
+    assert choose(ways, better / error - 0.01) == "lp"
+    assert choose(ways, better / error + 0.01) == "ft"
+
+
 def test_what_is_below_no_personalization_is_never_chosen() -> None:
     generator = torch.Generator().manual_seed(0)
     for _ in range(300):

@@ -26,6 +26,8 @@ AUTO = "auto"
 NONE, PRIOR = "none", "prior"
 FOLDS = 4
 """Parts of a client's images; each is held out once."""
+ERRORS = 1.0
+"""By how many standard errors another way must be better than the recommended one."""
 ROUNDING = 1e-9
 """Where one image alone differs, its share of the images is exactly the standard error."""
 TRIED: tuple[Statistics, ...] = ("frozen", "own")
@@ -112,13 +114,13 @@ def folds(labels: Tensor, seed: int) -> Iterator[Tensor]:
         yield part == number
 
 
-def choose(judged: Sequence[Judged]) -> str:
-    """Return the last way, or the last of those within one standard error of the best; none that is below the first."""
+def choose(judged: Sequence[Judged], errors: float = ERRORS) -> str:
+    """Return the last way that is within so many standard errors of the best; none that is below the first."""
     first, best = judged[0], max(judged, key=lambda one: one.accuracy)
     for one in reversed(judged):
         gap = best.right.double() - one.right.double()
         error = float(gap.std()) / sqrt(len(gap)) if len(gap) > 1 else 0.0
-        if float(gap.mean()) <= error + ROUNDING and one.accuracy >= first.accuracy:
+        if float(gap.mean()) <= errors * error + ROUNDING and one.accuracy >= first.accuracy:
             return one.way
     return best.way
 

@@ -195,13 +195,18 @@ def _automatic(
     validate: ValidateModel | None,
 ) -> AdaptationResult:
     """Choose a way by cross-validation, and fit the model in this way to all of the images."""
+    choice = cross_validated(method, server, data, context, plan)
+    return replace(personalize(method, server, choice.way, data, context, plan, validate), choice=choice)
+
+
+def cross_validated(method: Method, server: State, data: Examples, context: Context, plan: Adaptation) -> Choice:
+    """Return what ``auto`` tries on a client's images, and chooses."""
 
     def fit(way: str, some: Examples) -> tuple[Tensors, Tensors]:
         last = personalize(method, server, way, some, context, plan).last
         return last.tensors, last.learned
 
-    choice = cross_validate(method, data, context, fit)
-    return replace(personalize(method, server, choice.way, data, context, plan, validate), choice=choice)
+    return cross_validate(method, data, context, fit)
 
 
 def as_it_is(tensors: Tensors, context: Context, validate: ValidateModel | None = None) -> AdaptationResult:
