@@ -320,7 +320,7 @@ def test_rates() -> None:
         assert {request.testbed for request in found} == {"office-home"}
         assert {request.experiment.personalize.rates for request in found} == {(0.001, 0.005, 0.01, 0.05, 0.1)}
         ways = {request.name: request.experiment.ways for request in found}
-        assert (ways["fedavg"], ways["fedbasis"]) == (("ft", "lp"), ("lp", "coefficients+classifier"))
+        assert (ways["fedavg"], ways["fedbasis"]) == (("ft", "ft@own", "lp"), ("lp", "coefficients+classifier"))
     assert {request.key for request in requests("rates")} <= {request.key for request in requests("meta-rates")}
 
 

@@ -19,6 +19,7 @@ from fedbasis.studies.base import Setup
 from fedbasis.studies.candidates import RATES, TRIES, TUNABLES
 from fedbasis.studies.grids import chosen_on, not_tuned
 from fedbasis.studies.plan import Item
+from fedbasis.studies.run import Done, carry_out_plan
 from fedbasis.studies.scales import SCALES
 from fedbasis.studies.tuned import Try, Tuned, TunedMethod, read_tuned, shipped
 from fedbasis.studies.tuning import (
@@ -29,6 +30,7 @@ from fedbasis.studies.tuning import (
     serving_requests,
     tries,
     tunables,
+    tune,
     tuned_testbed,
 )
 from fedbasis.studies.variants import PRINTED
@@ -64,6 +66,12 @@ def test_every_method_has_the_same_number_of_different_valid_tries(name: str) ->
                 assert settings[section][setting] == value
 
 
+def test_the_printed_algorithm_is_tuned_in_what_the_paper_leaves_open() -> None:
+    """Not its bases, its major basis, or its warm start, which the paper prints; rates vary with batches and images."""
+    varied = {key for one in TUNABLES[PRINTED].own for key in one}
+    assert varied == {"method.coefficient_rate", "train.rate", "train.momentum", "train.batch", "train.decay"}
+
+
 @pytest.mark.parametrize("name", TUNABLES)
 def test_tries_are_on_the_tuning_part_with_seeds_of_their_own_and_else_as_in_the_tables(name: str) -> None:
     tables = {
@@ -90,7 +98,7 @@ def test_the_winner_serves_at_every_rate_and_with_all_statistics_after_the_same_
     for before, after in zip(tried.requests, serving, strict=True):
         assert Item(before, (), ()).training_key == Item(after, (), ()).training_key
         p = after.experiment.personalize
-        assert p.rates == tuple(bed.personalize["rates"])
+        assert p.rates == (0.002, *bed.personalize["rates"])
         assert p.statistics == tuple(bed.personalize["statistics"])
         shown = {split_way(how)[0] for how in served_ways(CPU, "pacs", tunable)} - {"none"}
         assert set(p.ways or ()) == shown
@@ -195,13 +203,16 @@ def test_tables_say_which_methods_were_tuned(tmp_path: Path, monkeypatch: pytest
     assert both.endswith("with 2 tries for every method, 1 seed each.")
     some = chosen_on(setup, "pacs", ["fedavg", "fedrep", "fedbasis"])
     assert some.startswith(f"{both} Not tuned: FedRep, FedBasis. There, settings are the defaults")
-    for plain in (
-        chosen_on(setup, "pacs", ["fedrep"]),
-        chosen_on(setup, "cifar10", ["fedavg"]),
-        chosen_on(replace(setup, tuned=False), "pacs", ["fedavg"]),
-    ):
+    for plain in (chosen_on(setup, "pacs", ["fedrep"]), chosen_on(replace(setup, tuned=False), "pacs", ["fedavg"])):
         assert plain.startswith("Every method has its default settings")
+        assert (
+            "; the learning rate and, for ways that do not fix them, the normalization statistics of a row a" in plain
+        )
         assert "validation images" in plain
+    one = chosen_on(setup, "cifar10", ["fedavg"])  # one rate, and a network without normalization
+    assert one.endswith("; the learning rate of personalization is 0.01 in every row.")
+    photo = chosen_on(Setup(SCALES["photo"], strict=False), "pacs", ["fedrep"])
+    assert "is 0.005 in every row; for ways that do not fix them, the normalization statistics of a row are" in photo
     tuned.shipped.cache_clear()
 
 
@@ -232,18 +243,27 @@ def test_a_log_that_is_none_is_refused(tmp_path: Path, change: dict[str, Any], s
         read_tuned(path)
 
 
-def test_a_log_must_name_the_best_try_and_give_equal_chances(tmp_path: Path) -> None:
+def test_a_log_must_name_the_best_try(tmp_path: Path) -> None:
     path = tmp_path / "cpu-pacs.json"
     log = a_log({"fedavg": [0.5, 0.6], "fedrep": [0.5, 0.4]}, [{}, {"train.rate": 0.02}])
     log["methods"]["fedavg"]["winner"] = 0
     path.write_text(json.dumps(log))
     with pytest.raises(InputError, match="the winner must be the try with the highest score, 1"):
         read_tuned(path)
-    log["methods"]["fedavg"]["winner"] = 1
+
+
+def test_tables_say_which_methods_had_fewer_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = a_log({"fedavg": [0.5, 0.6], "fedrep": [0.5, 0.4]}, [{}, {"train.rate": 0.02}])
     log["methods"]["fedrep"]["tries"].pop()
-    path.write_text(json.dumps(log))
-    with pytest.raises(InputError, match="same number of tries"):
-        read_tuned(path)
+    (tmp_path / "cpu-pacs.json").write_text(json.dumps(log))
+    monkeypatch.setattr(tuned, "HERE", tmp_path)
+    tuned.shipped.cache_clear()
+    setup = Setup(SCALES["cpu"], strict=False)
+    assert chosen_on(setup, "pacs", ["fedavg", "fedrep"]).endswith(
+        "with 2 tries for every method (FedRep 1), 1 seed each."
+    )
+    assert chosen_on(setup, "pacs", ["fedavg"]).endswith("with 2 tries for every method, 1 seed each.")
+    tuned.shipped.cache_clear()
 
 
 @pytest.mark.parametrize("path", sorted(tuned.HERE.glob("*.json")), ids=lambda path: path.stem)
@@ -255,7 +275,8 @@ def test_the_shipped_logs_are_of_these_tries(path: Path) -> None:
     for name, method in log.methods.items():
         rates = [one.score for one in method.tries[:3]]
         expected = TUNABLES[name].candidates(rates.index(max(rates)))
-        assert [one.settings for one in method.tries] == [dict(one) for one in expected]
+        assert len(method.tries) >= 6  # a log may lack the last tries of the list, and tables say so
+        assert [one.settings for one in method.tries] == [dict(one) for one in expected][: len(method.tries)]
         assert min(method.seeds) >= FIRST_SEED
         for one in method.tries:
             scored = fmean(fmean(values) for values in one.scores.values()) if not one.diverged else 0.0
@@ -344,12 +365,55 @@ def test_without_a_log_there_is_nothing_to_show(tmp_path: Path) -> None:
 def test_a_log_keeps_what_other_commands_tuned(tmp_path: Path) -> None:
     from fedbasis.studies.tuning import merged
 
-    first = Tuned.model_validate(a_log({"ditto": [0.5]}, [{}]))
+    bed = CPU.testbed("pacs")
+    data = {**bed.data, **(bed.tuning or {})}
+    first = Tuned.model_validate(a_log({"ditto": [0.5]}, [{}], data=data))
     first.save(tmp_path)
     found = Tuned.model_validate(a_log({"fedavg": [0.6]}, [{}])).methods
     both = merged(CPU, "pacs", tmp_path, found)
     assert list(both.methods) == ["fedavg", "ditto"]
     assert both.data["part"] == "tuning"
+    Tuned.model_validate(a_log({"ditto": [0.5]}, [{}], data={**data, "clients": 99})).save(tmp_path)
+    with pytest.raises(InputError, match=r'must be of the same clients, but it has .*"clients": 99'):
+        merged(CPU, "pacs", tmp_path, found)
+
+
+def test_tries_of_a_log_are_not_run_again_and_its_winner_need_not_have_a_run(tmp_path: Path) -> None:
+    """More tries for a method, whose first ones are in a log that has no run folders any more."""
+    setup = Setup(SCALES["smoke"], seeds=(FIRST_SEED,), strict=False, tuned=False)
+    fedavg, ran = TUNABLES["fedavg"], list[str]()
+
+    def carry_out(planned: list[Item]) -> Done:
+        ran.extend(item.request.name for item in planned)
+        return carry_out_plan(planned, tmp_path, 1, lambda *_: lambda _: None, lambda _: None)
+
+    served = {way: [{"rate": 0.05, "statistics": "own", "score": 0.5}] for way in served_ways(setup, "digits4", fedavg)}
+
+    def known(scores: list[float], seed: int = FIRST_SEED) -> dict[str, TunedMethod]:
+        settings = fedavg.candidates(0)[: len(scores)]
+        log = a_log({"fedavg": scores}, [dict(one) for one in settings])["methods"]["fedavg"]
+        return {"fedavg": TunedMethod.model_validate({**log, "seeds": [seed], "serving": served})}
+
+    def tuned_from(before: dict[str, TunedMethod]) -> TunedMethod:
+        ran.clear()
+        found, failed = tune(setup, "digits4", [fedavg], carry_out, "again", before)
+        assert not failed
+        return found["fedavg"]
+
+    # Six of twelve: the best of the log wins, as nothing is better than 100 %, and so does how it serves.
+    kept = tuned_from(known([1.0, 0.1, 0.1, 0.1, 0.1, 0.1]))
+    assert ran == [f"fedavg, try {number}" for number in range(7, TRIES + 1)]
+    assert [one.settings for one in kept.tries] == [dict(one) for one in fedavg.candidates(0)]
+    assert kept.winner == 0
+    assert kept.chosen["lp"].score == 0.5
+    # A new try wins over a log without any right image: it serves in all ways.
+    new = tuned_from(known([0.0] * 6))
+    assert "fedavg, serving" in ran
+    assert new.winner >= 6
+    assert new.chosen["lp"].score != 0.5
+    # Tries with other seeds are others.
+    assert [name for name in tuned_from(known([1.0] * 6, seed=7)).tries if name.score == 1.0] == []
+    assert "fedavg, try 1" in ran
 
 
 def test_the_protocol_lists_every_try() -> None:

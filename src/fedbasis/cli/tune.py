@@ -37,18 +37,19 @@ def tune(
     """Choose settings of methods on a fixed quarter of a dataset, of which no table shows an image.
 
     Every method has the same number of tries: its settings as they are, two other learning rates, and at the best of
-    these three more over what matters to it. A try is an ordinary run; its score is the mean accuracy of new clients
+    these nine more over what matters to it. A try is an ordinary run; its score is the mean accuracy of new clients
     after the last epoch, and the highest score wins. The winner then serves those clients at every learning rate of
     personalization and with all normalization statistics, and the best is chosen for each way of personalizing.
 
     After a stop, the same command resumes. The log <scale>-<testbed>.json in --out has every try, its score and the
-    winner; the tables of 'fedbasis reproduce' use the logs in src/fedbasis/studies/tuned.
+    winner; tries that it has already, with the same seeds, are not run again. The tables of 'fedbasis reproduce' use
+    the logs in src/fedbasis/studies/tuned.
     """
     from fedbasis.studies.base import Setup
     from fedbasis.studies.candidates import BY_RATE, TRIES
     from fedbasis.studies.run import carry_out_plan, is_finished
     from fedbasis.studies.scales import SCALES
-    from fedbasis.studies.tuning import FIRST_SEED, items, merged, tries, tunables, tuned_testbed
+    from fedbasis.studies.tuning import FIRST_SEED, earlier, items, merged, tries, tunables, tuned_testbed
     from fedbasis.studies.tuning import tune as tune_methods
 
     size = SCALES[scale.value]
@@ -75,7 +76,8 @@ def tune(
         with PlanProgress(runs) as progress:
             return carry_out_plan(runs, out, jobs, progress.observer, progress.ended)
 
-    found, failed = tune_methods(setup, bed, chosen, carry_out, _command(chosen, scale.value, bed, setup, seeds))
+    command = _command(chosen, scale.value, bed, setup, seeds)
+    found, failed = tune_methods(setup, bed, chosen, carry_out, command, earlier(setup, bed, out))
     for item, error in failed:
         say(f"{item.request.name}, seed {item.request.seed}: {error}")
     if found:

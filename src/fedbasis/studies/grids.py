@@ -10,7 +10,7 @@ from fedbasis.methods.fedrep import FedRepConfig
 from fedbasis.report.paired import bold
 from fedbasis.report.tables import NOTHING, Cell, Grid
 from fedbasis.studies.base import Setup
-from fedbasis.studies.tuned import shipped
+from fedbasis.studies.tuned import Tuned, shipped
 from fedbasis.studies.variants import PRINTED, variant
 from fedbasis.studies.verdicts import PairScores
 
@@ -82,7 +82,7 @@ def budget(setup: Setup, testbed: str, runs: Mapping[str, object]) -> str:
         parts.append(f"FedRep {epochs} on its body after {head} on its head")
     if {"fedbasis", PRINTED} & set(runs):
         after = ", ".join(
-            f"{100 * _warm_start(setup, testbed, name):.0f} % of the rounds{label}"
+            f"{100 * warm_start(setup, testbed, name):.0f} % of the rounds{label}"
             for name, label in (("fedbasis", ""), (PRINTED, " as printed"))
             if name in runs
         )
@@ -93,7 +93,8 @@ def budget(setup: Setup, testbed: str, runs: Mapping[str, object]) -> str:
     return f"{'; '.join(parts)}."
 
 
-def _warm_start(setup: Setup, testbed: str, name: str) -> float:
+def warm_start(setup: Setup, testbed: str, name: str) -> float:
+    """Return the share of the rounds in which FedBasis, or a variant of it, trains as FedAvg does."""
     default = FedBasisConfig.model_fields["warm_start"].default
     share: float = setup.raw(testbed, name)["method"].get("warm_start", default)
     return share
@@ -104,10 +105,7 @@ def chosen_on(setup: Setup, testbed: str, names: Sequence[str]) -> str:
     log = shipped(setup.scale.name, testbed) if setup.tuned else None
     tuned = [name for name in names if log is not None and name in log.methods]
     others = [name for name in names if name not in tuned]
-    validation = (
-        "the learning rate and, for ways that do not fix them, the normalization statistics of a row are chosen on "
-        "validation images, for every row by the same rule."
-    )
+    validation = _on_validation(setup, testbed)
     carried = _carried(setup, testbed, others)
     if log is None or not tuned:
         return f"Every method has its default settings at this scale{carried}; {validation}"
@@ -115,12 +113,34 @@ def chosen_on(setup: Setup, testbed: str, names: Sequence[str]) -> str:
     seeds = f"{len(first.seeds)} seed{'s' * (len(first.seeds) > 1)}"
     note = (
         "Settings, learning rates and normalization statistics were chosen on the tuning part of the dataset, which no "
-        f"table shows, with {len(first.tries)} tries for every method, {seeds} each."
+        f"table shows, with {_tries(log, tuned)}, {seeds} each."
     )
     if not others:
         return note
     rest = ", ".join(map(_method_title, others))
     return f"{note} Not tuned: {rest}. There, settings are the defaults{carried}, and {validation}"
+
+
+def _tries(log: Tuned, names: Sequence[str]) -> str:
+    """Say how many tries these methods had, and which had fewer."""
+    counts = {name: len(log.methods[name].tries) for name in names}
+    most = max(counts.values())
+    fewer = ", ".join(f"{_method_title(name)} {count}" for name, count in counts.items() if count < most)
+    return f"{most} tries for every method{f' ({fewer})' if fewer else ''}"
+
+
+def _on_validation(setup: Setup, testbed: str) -> str:
+    """Note what is chosen for the rows of a method that was not tuned, and that a single rate is no choice."""
+    serve = setup.testbed(testbed).personalize
+    rates, statistics = serve["rates"], serve.get("statistics", [])
+    rate = "the learning rate" if len(rates) > 1 else ""
+    kind = "for ways that do not fix them, the normalization statistics" if len(statistics) > 1 else ""
+    said = f"{rate} and, {kind}" if rate and kind else rate or kind
+    fixed = "" if rate else f"the learning rate of personalization is {rates[0]:g} in every row"
+    if not said:
+        return f"{fixed}."
+    chosen = f"{said} of a row are chosen on validation images, for every row by the same rule."
+    return f"{fixed}; {chosen}" if fixed else chosen.replace("row are", f"row {'are' if kind else 'is'}", 1)
 
 
 def not_tuned(setup: Setup, testbed: str, names: Sequence[str]) -> list[str]:

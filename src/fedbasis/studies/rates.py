@@ -16,11 +16,13 @@ from fedbasis.report.tables import Cell, Grid
 from fedbasis.studies import drawing, paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.grids import PAPER, another_scale, measured, not_tuned, number, title
-from fedbasis.studies.new_clients import OURS, WITHOUT, sizes
+from fedbasis.studies.new_clients import OURS, WITHOUT, rows_of, sizes
 from fedbasis.studies.variants import Key, row_title
 from fedbasis.studies.verdicts import PAIRS, PairScores, highest
 
-FINE_TUNED: tuple[Key, ...] = (("fedavg", "ft"), ("per-fedavg-fo", "ft"), ("per-fedavg-hf", "ft"))
+FINE_TUNED: tuple[Key, ...] = (
+    ("fedavg", "ft"), ("fedavg", "ft@own"), ("per-fedavg-fo", "ft"), ("per-fedavg-hf", "ft")
+)  # fmt: skip
 PROBES: tuple[Key, ...] = (("fedavg", "lp"), WITHOUT)
 OWN: tuple[Key, ...] = (paper.FEDBASIS, OURS)
 TOGETHER = (
@@ -78,7 +80,8 @@ class MetaRates(Study):
             ["Last", "Best"] * (2 * len(rates)), rows,
         )  # fmt: skip
         untuned = not_tuned(setup, testbed, list(runs))
-        text = [another_scale(setup, testbed, "office-home"), TOGETHER, *untuned, PAIRS]
+        used = _statistics(runs, [key for key in self.keys if key in ranges], size)
+        text = [another_scale(setup, testbed, "office-home"), TOGETHER, *used, *untuned, PAIRS]
         return Chapter(self.name, self.title, [*text, *_claims(ranges, "depends less on the rate than")], [grid])
 
 
@@ -126,6 +129,13 @@ def _claims(numbers: Mapping[Key, PairScores], text: str) -> list[str]:
             name = row_title(key)
             claims += highest(f"{name} {text} {what}", (name, numbers.get(key, {})), theirs, lower=True)
     return claims
+
+
+def _statistics(runs: Mapping[str, Sequence[RunData]], keys: Sequence[Key], size: str) -> list[str]:
+    """Name the normalization statistics of every row, those at its best rate if they differ by rate."""
+    used = {key: "/".join(dict.fromkeys(row.statistics for row in rows_of(runs, key, size))) for key in keys}
+    named = [f"{row_title(key)} {found}" for key, found in used.items() if found]
+    return [f"Normalization statistics of the rows (at their best rate): {', '.join(named)}."] if named else []
 
 
 def _range(shares: Sequence[float]) -> float:

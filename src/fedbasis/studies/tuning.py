@@ -7,6 +7,7 @@ winner then personalizes those clients once more, at every rate and with all nor
 the best of these is what the tables use.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -113,7 +114,12 @@ def items(planned: Iterable[PlannedTry]) -> list[Item]:
 
 
 def tune(
-    setup: Setup, testbed: str, chosen: Sequence[Tunable], carry_out: Callable[[list[Item]], Done], command: str
+    setup: Setup,
+    testbed: str,
+    chosen: Sequence[Tunable],
+    carry_out: Callable[[list[Item]], Done],
+    command: str,
+    known: Mapping[str, TunedMethod],
 ) -> tuple[dict[str, TunedMethod], list[tuple[Item, Exception]]]:
     """Try the learning rates, then the methods' own settings at the best of them, then how the winners serve clients.
 
@@ -123,15 +129,18 @@ def tune(
         chosen: What to tune.
         carry_out: Runs a plan.
         command: The command line, for the log.
+        known: What an earlier log says; its tries with the same settings and seeds are not run again.
 
     Returns:
         The methods of which all runs ended well, and the runs that did not.
     """
     failed: list[tuple[Item, Exception]] = []
     runs: dict[str, Run | None] = {}  # None: training diverged
+    before = {name: method for name, method in known.items() if method.seeds == list(setup.seeds)}
 
     def ended_well(planned: Mapping[str, Sequence[PlannedTry]]) -> list[Tunable]:
-        done = carry_out(items(one for of_method in planned.values() for one in of_method))
+        wanted = [one for of_method in planned.values() for one in of_method]
+        done = carry_out(items(wanted)) if wanted else Done()
         for item, error in done.failed:
             if isinstance(error, DivergedError):
                 runs[item.request.key] = None
@@ -140,30 +149,55 @@ def tune(
         runs.update(done.runs)
         return [one for one in chosen if one.name in planned and complete(planned[one.name], runs)]
 
-    def judged(tunable: Tunable, planned: Sequence[PlannedTry]) -> TunedMethod:
-        return judge(setup, testbed, tunable, planned, runs, command)
+    def in_log(one: PlannedTry) -> Try | None:
+        old = before.get(one.tunable.name)
+        return next((each for each in old.tries if each.settings == dict(one.candidate)), None) if old else None
+
+    def carried_out(planned: Mapping[str, Sequence[PlannedTry]]) -> list[Tunable]:
+        return ended_well({name: [one for one in mine if not in_log(one)] for name, mine in planned.items()})
+
+    def judged(planned: Sequence[PlannedTry]) -> TunedMethod:
+        scored = [in_log(one) or judge(setup, testbed, one, runs) for one in planned]
+        best = max(range(len(scored)), key=lambda number: (scored[number].score, -number))
+        version = installed_version()
+        return TunedMethod(winner=best, tries=scored, seeds=list(setup.seeds), version=version, command=command)
 
     first = {one.name: tries(setup, testbed, one)[: len(BY_RATE)] for one in chosen}
-    rated = ended_well(first)
-    every = {one.name: tries(setup, testbed, one, judged(one, first[one.name]).winner) for one in rated}
-    winners = {one.name: judged(one, every[one.name]) for one in ended_well(every)}
-    serving = {
-        one.name: [PlannedTry(one, {}, serving_requests(setup, testbed, one, winners[one.name].settings))]
-        for one in rated
-        if one.name in winners
-    }
-    found = {}
+    every = {one.name: tries(setup, testbed, one, judged(first[one.name]).winner) for one in carried_out(first)}
+    winners = {one.name: judged(every[one.name]) for one in carried_out(every)}
+    found, serving = {}, dict[str, list[PlannedTry]]()
+    for one in (one for one in chosen if one.name in winners):
+        winner, old = winners[one.name], before.get(one.name)
+        if old and old.settings == winner.settings and _served_alike(setup, testbed, one, old):
+            found[one.name] = winner.model_copy(update={"serving": old.serving})
+        else:
+            requests = serving_requests(setup, testbed, one, winner.settings)
+            serving[one.name] = [PlannedTry(one, winner.settings, requests)]
     for one in ended_well(serving):
         served = [runs[request.key] for request in serving[one.name][0].requests]
-        tried = judge_serving(setup, testbed, one, [RunData(run) for run in served if run is not None])
-        found[one.name] = winners[one.name].model_copy(update={"serving": tried})
-    return found, failed
+        scores = judge_serving(setup, testbed, one, [RunData(run) for run in served if run is not None])
+        found[one.name] = winners[one.name].model_copy(update={"serving": scores})
+    return {one.name: found[one.name] for one in chosen if one.name in found}, failed
 
 
 def served_ways(setup: Setup, testbed: str, tunable: Tunable) -> tuple[str, ...]:
     """Return the ways that the tables show, which get a rate and statistics of their own."""
     shown = main_ways(setup.scale, tunable.name) if setup.testbed(testbed).data.get("new_clients", 1) else ()
     return tuple(dict.fromkeys((*shown, *scored_ways(setup, testbed, tunable))))
+
+
+def serving_rates(setup: Setup, testbed: str) -> list[float]:
+    """Return the learning rates of personalization that the winner is tried with."""
+    bed = setup.testbed(testbed)
+    return sorted({*bed.personalize["rates"], *bed.further_rates})
+
+
+def _served_alike(setup: Setup, testbed: str, tunable: Tunable, log: TunedMethod) -> bool:
+    """Whether a log tried the rates of now for all ways of now; a way that needs none was tried with one."""
+    rates = set(serving_rates(setup, testbed))
+    ways = [how for how in served_ways(setup, testbed, tunable) if how not in UNTRAINED]
+    tried = [{one.rate for one in log.serving.get(how, [])} for how in ways]
+    return all(mine == rates or len(mine) == 1 for mine in tried)
 
 
 def serving_requests(setup: Setup, testbed: str, tunable: Tunable, winner: Candidate) -> tuple[RunRequest, ...]:
@@ -175,7 +209,8 @@ def serving_requests(setup: Setup, testbed: str, tunable: Tunable, winner: Candi
     ways = [way for way in shown if way not in UNTRAINED]
     if not ways:
         return ()
-    return _requests(setup, testbed, tunable, winner, {"ways": ways}, f"{tunable.name}, serving")
+    serve = {"ways": ways, "rates": serving_rates(setup, testbed)}
+    return _requests(setup, testbed, tunable, winner, serve, f"{tunable.name}, serving")
 
 
 def judge_serving(setup: Setup, testbed: str, tunable: Tunable, runs: Sequence[RunData]) -> dict[str, list[ServingTry]]:
@@ -197,37 +232,26 @@ def judge_serving(setup: Setup, testbed: str, tunable: Tunable, runs: Sequence[R
     return found
 
 
-def judge(
-    setup: Setup, testbed: str, tunable: Tunable, planned: Sequence[PlannedTry], runs: Mapping[str, Run | None],
-    command: str,
-) -> TunedMethod:  # fmt: skip
-    """Score all tries of a method and name the winner; how it serves clients is chosen after that.
-
-    A run that is None diverged, and so did its try: that one has the score 0.
-    """
-    ways, names = scored_ways(setup, testbed, tunable), sizes(setup, testbed)
-    judged = []
-    for one in planned:
-        scores: dict[str, list[float]] = {}
-        done = [run for request in one.requests if (run := runs[request.key]) is not None]
-        if len(done) < len(one.requests):
-            judged.append(Try(settings=dict(one.candidate), scores={}, score=0.0, diverged=True))
-            continue
-        trials = [run.trials for run in map(RunData, done)]
-        for way in ways:  # with the better statistics: validation images of so few clients often choose the worse
-            by_statistics: dict[str, dict[str, list[float]]] = {}
-            for tried in trials:
-                for (how, size, _, statistics), clients in tried.items():
-                    if how == way and size in names:
-                        mean = fmean(last for last, _ in clients.values())
-                        by_statistics.setdefault(statistics, {}).setdefault(f"{way}, {size}", []).append(mean)
-            better = max(by_statistics, key=lambda one: fmean(map(fmean, by_statistics[one].values())))
-            scores.update(by_statistics[better])
-        score = fmean(fmean(values) for values in scores.values())
-        folders = [run.folder.name for run in done]
-        judged.append(Try(settings=dict(one.candidate), scores=scores, score=score, runs=folders))
-    best = max(range(len(judged)), key=lambda number: (judged[number].score, -number))
-    return TunedMethod(winner=best, tries=judged, seeds=list(setup.seeds), version=installed_version(), command=command)
+def judge(setup: Setup, testbed: str, planned: PlannedTry, runs: Mapping[str, Run | None]) -> Try:
+    """Score a try. A run that is None diverged, and so did its try: that one has the score 0."""
+    ways, names = scored_ways(setup, testbed, planned.tunable), sizes(setup, testbed)
+    settings = dict(planned.candidate)
+    done = [run for request in planned.requests if (run := runs[request.key]) is not None]
+    if len(done) < len(planned.requests):
+        return Try(settings=settings, scores={}, score=0.0, diverged=True)
+    scores: dict[str, list[float]] = {}
+    trials = [run.trials for run in map(RunData, done)]
+    for way in ways:  # with the better statistics: validation images of so few clients often choose the worse
+        by_statistics: dict[str, dict[str, list[float]]] = {}
+        for tried in trials:
+            for (how, size, _, statistics), clients in tried.items():
+                if how == way and size in names:
+                    mean = fmean(last for last, _ in clients.values())
+                    by_statistics.setdefault(statistics, {}).setdefault(f"{way}, {size}", []).append(mean)
+        better = max(by_statistics, key=lambda one: fmean(map(fmean, by_statistics[one].values())))
+        scores.update(by_statistics[better])
+    score = fmean(fmean(values) for values in scores.values())
+    return Try(settings=settings, scores=scores, score=score, runs=[run.folder.name for run in done])
 
 
 def complete(planned: Sequence[PlannedTry], runs: Mapping[str, Run | None]) -> bool:
@@ -235,14 +259,28 @@ def complete(planned: Sequence[PlannedTry], runs: Mapping[str, Run | None]) -> b
     return all(request.key in runs for one in planned for request in one.requests)
 
 
+def earlier(setup: Setup, testbed: str, folder: Path) -> dict[str, TunedMethod]:
+    """Return what the log of a folder says, which must be of the same clients."""
+    path = folder / file_name(setup.scale.name, testbed)
+    log = read_tuned(path) if path.exists() else None
+    if log and log.data != _tuning_data(setup, testbed):
+        raise InputError(
+            f"The log {path} must be of the same clients, but it has {json.dumps(log.data)}; choose another --out."
+        )
+    return log.methods if log else {}
+
+
+def _tuning_data(setup: Setup, testbed: str) -> dict[str, Any]:
+    bed = setup.testbed(testbed)
+    data: dict[str, Any] = json.loads(json.dumps({**bed.data, **(bed.tuning or {})}))
+    return data
+
+
 def merged(setup: Setup, testbed: str, folder: Path, found: Mapping[str, TunedMethod]) -> Tuned:
     """Return the log of a folder with these methods added, or in the place of older ones."""
-    data = {**setup.testbed(testbed).data, **(setup.testbed(testbed).tuning or {})}
-    path = folder / file_name(setup.scale.name, testbed)
-    before = read_tuned(path).methods if path.exists() else {}
-    both = {**before, **found}
+    both = {**earlier(setup, testbed, folder), **found}
     ordered = {name: both[name] for name in TUNABLES if name in both}
-    return Tuned(scale=setup.scale.name, testbed=testbed, data=data, methods=ordered)
+    return Tuned(scale=setup.scale.name, testbed=testbed, data=_tuning_data(setup, testbed), methods=ordered)
 
 
 def serving_in_words(method: TunedMethod) -> str:
