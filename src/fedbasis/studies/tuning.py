@@ -263,7 +263,8 @@ def earlier(setup: Setup, testbed: str, folder: Path) -> dict[str, TunedMethod]:
     """Return what the log of a folder says, which must be of the same clients."""
     path = folder / file_name(setup.scale.name, testbed)
     log = read_tuned(path) if path.exists() else None
-    if log and log.data != _tuning_data(setup, testbed):
+    wanted = json.dumps(_tuning_data(setup, testbed), sort_keys=True)
+    if log and json.dumps(log.data, sort_keys=True) != wanted:
         raise InputError(
             f"The log {path} must be of the same clients, but it has {json.dumps(log.data)}; choose another --out."
         )
@@ -272,8 +273,7 @@ def earlier(setup: Setup, testbed: str, folder: Path) -> dict[str, TunedMethod]:
 
 def _tuning_data(setup: Setup, testbed: str) -> dict[str, Any]:
     bed = setup.testbed(testbed)
-    data: dict[str, Any] = json.loads(json.dumps({**bed.data, **(bed.tuning or {})}))
-    return data
+    return {**bed.data, **(bed.tuning or {})}
 
 
 def merged(setup: Setup, testbed: str, folder: Path, found: Mapping[str, TunedMethod]) -> Tuned:
