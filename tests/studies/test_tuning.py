@@ -18,6 +18,7 @@ from fedbasis.studies import STUDIES, tuned
 from fedbasis.studies.base import Setup
 from fedbasis.studies.candidates import RATES, TRIES, TUNABLES
 from fedbasis.studies.grids import chosen_on, not_tuned
+from fedbasis.studies.new_clients import repeated
 from fedbasis.studies.plan import Item
 from fedbasis.studies.run import Done, carry_out_plan
 from fedbasis.studies.scales import SCALES
@@ -250,6 +251,24 @@ def test_a_log_must_name_the_best_try(tmp_path: Path) -> None:
     path.write_text(json.dumps(log))
     with pytest.raises(InputError, match="the winner must be the try with the highest score, 1"):
         read_tuned(path)
+
+
+def test_tables_name_the_rows_that_are_another_row_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def best(rate: float, statistics: str) -> list[dict[str, Any]]:
+        return [{"rate": rate, "statistics": statistics, "score": 0.6}]
+
+    log = a_log({"fedavg": [0.5]}, [{}])
+    log["methods"]["fedavg"]["serving"] = {
+        "ft": best(0.01, "own"), "ft@own": best(0.01, "own"), "ft@frozen": best(0.01, "frozen"),
+        "lp": best(0.05, "own"), "lp@own": best(0.01, "own"),
+    }  # fmt: skip
+    (tmp_path / "cpu-pacs.json").write_text(json.dumps(log))
+    monkeypatch.setattr(tuned, "HERE", tmp_path)
+    tuned.shipped.cache_clear()
+    keys = [("fedavg", how) for how in ("ft", "ft@own", "ft@frozen", "lp", "lp@own")]
+    note = "Equal rows, since the tuning chose these statistics: FedAvg + FT (own statistics) is FedAvg + FT."
+    assert repeated(Setup(SCALES["cpu"], strict=False), "pacs", keys) == [note]
+    tuned.shipped.cache_clear()
 
 
 def test_tables_say_which_methods_had_fewer_tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

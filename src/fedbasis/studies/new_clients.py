@@ -15,6 +15,7 @@ from fedbasis.report.chapter import Chapter
 from fedbasis.report.runs import RunData
 from fedbasis.report.tables import NOTHING, Cell, Grid
 from fedbasis.serving.evaluation import ResultRow
+from fedbasis.serving.personalize import split_way
 from fedbasis.studies import paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.costs import costs
@@ -143,7 +144,8 @@ class NewClients(Study):
         """Note how rows are chosen and compared, and how often clients are validated."""
         every = setup.testbed(testbed).personalize.get("validate_every", 1)
         names = [name for name in dict.fromkeys(name for name, _ in self.rows(setup.scale)) if setup.allows(name)]
-        notes = [chosen_on(setup, testbed, names), pull(setup, testbed, "fedavg"), PAIRS]
+        notes = [chosen_on(setup, testbed, names), pull(setup, testbed, "fedavg")]
+        notes += [*repeated(setup, testbed, self.rows(setup.scale)), PAIRS]
         if validations(setup, testbed) == 1:
             said = "Validation looks only at the end of each stage of personalization, so Best and |Δ| are no results."
             return [*notes, said]
@@ -278,6 +280,18 @@ def pull(setup: Setup, testbed: str, name: str) -> str:
     default = PersonalizeConfig.model_fields["prox"].default
     strength = setup.raw(testbed, name)["personalize"].get("prox", default)
     return f"The proximal term of {row_title((name, 'ft-prox'))} has the strength {strength:g}."
+
+
+def repeated(setup: Setup, testbed: str, keys: Sequence[Key]) -> list[str]:
+    """Note which rows with fixed statistics are another row again, because the tuning chose the same for that one."""
+    same = []
+    for name, how in keys:
+        way, fixed = split_way(how)
+        ways = list(main_ways(setup.scale, name))
+        tuned = setup.raw(testbed, name, personalize={"ways": ways})["personalize"].get("by_way", {})
+        if fixed and way in tuned and tuned[way] == tuned.get(how) and tuned[way]["statistics"] == [fixed]:
+            same.append(f"{row_title((name, how))} is {row_title((name, way))}")
+    return [f"Equal rows, since the tuning chose these statistics: {', '.join(same)}."] if same else []
 
 
 def validations(setup: Setup, testbed: str) -> int:
