@@ -81,6 +81,7 @@ def test_all_names_give_a_page_tables_and_figures(everything: tuple[Path, str]) 
     assert {"datasets", "new-clients", "ablation", "cifar-participating", "communication", "meta-rates"} <= tables
     assert {"new-clients-chosen-digits4", "pca", "pca-projected"} <= tables
     assert {"parts", "new-clients-costs-digits4", "all-methods-costs-digits4", "cifar-new-costs-shards"} <= tables
+    assert "cifar-participating-costs-shards-all" in tables
 
 
 def test_the_page_of_text_shows_every_table_and_figure_and_how_it_was_made(everything: tuple[Path, str]) -> None:

@@ -70,15 +70,15 @@ class CifarNew(Study):
         return requests
 
     def chapter(self, setup: Setup, found: Results) -> Chapter:
-        """A table for every dataset, and the costs of serving new clients."""
+        """A table for every dataset, and what its rows cost."""
         tables, text = [], []
         for testbed in self.testbeds(setup):
             runs = found.by_name(self.requests(setup), testbed)
             if not any(runs.values()):  # the note on missing runs names them
                 continue
             tables.append(self._grid(setup, testbed, runs))
-            if self.served == "new":
-                tables.append(costs(testbed, title(setup, testbed), runs, self.keys(setup, testbed), [SIZE]))
+            new = self.served == "new"
+            tables.append(costs(testbed, title(setup, testbed), runs, self.keys(setup, testbed), [SIZE], new=new))
             text += [another_scale(setup, testbed, printed(setup, testbed)), budget(setup, testbed, runs)]
             names = list(dict.fromkeys(name for name, _ in self.keys(setup, testbed) if setup.allows(name)))
             text += [chosen_on(setup, testbed, names)]

@@ -18,15 +18,26 @@ from fedbasis.studies.variants import Key, row_title
 from fedbasis.tensors.files import read_header
 
 MEGABYTE = 1e6
-NOTE = (
-    "Per client; s: seconds to serve it, validation included; memory: the most that its process held above what it "
-    "held before, without validation images (median over clients); numbers: what it learns, the normalization "
-    "statistics that become its own apart; download: one model, or all that is published where the way needs it; "
-    "a round: mean over the rounds of training."
+SERVED = (
+    "Per client; s: seconds to serve it, validation included, which compare within one machine only; memory: the most "
+    "that its process held above what it held before, without validation images (median over clients)"
 )
+OF_NEW = (
+    "numbers: what it learns, the normalization statistics that become its own apart; download: one model, or all that "
+    "is published where the way needs it"
+)
+A_ROUND = "a round: mean over the rounds of training."
 
 
-def costs(name: str, title: str, runs: Mapping[str, Sequence[RunData]], keys: Sequence[Key], sizes: list[str]) -> Grid:
+def costs(
+    name: str,
+    title: str,
+    runs: Mapping[str, Sequence[RunData]],
+    keys: Sequence[Key],
+    sizes: list[str],
+    *,
+    new: bool = True,
+) -> Grid:
     """Lay out what every row costs.
 
     Args:
@@ -34,7 +45,8 @@ def costs(name: str, title: str, runs: Mapping[str, Sequence[RunData]], keys: Se
         title: Its name for a reader.
         runs: The runs by name, a list over the seeds.
         keys: The rows.
-        sizes: The sizes of a new client's data.
+        sizes: The sizes of a client's data.
+        new: Whether the clients are new: those that took part have the server's state, so nothing is said of downloads.
     """
     methods = {run: _method(mine[0]) for run, mine in runs.items() if mine}
     rows = []
@@ -42,11 +54,12 @@ def costs(name: str, title: str, runs: Mapping[str, Sequence[RunData]], keys: Se
         mine = runs.get(key[0]) or []
         if any(run.row(key[1], size) for run in mine for size in sizes):
             cells = [cell for size in sizes for cell in _served(mine, key[1], size)]
-            cells += [*_new_client(mine, key[1], sizes, methods[key[0]]), *_round(mine)]
+            cells += [*(_new_client(mine, key[1], sizes, methods[key[0]]) if new else ()), *_round(mine)]
             rows.append((Cell(row_title(key), run=mine[0].folder), cells))
-    groups = [*((f"size {size}", 2) for size in sizes), ("new client", 2), ("a round", 2)]
-    columns = [*["s", "memory, MB"] * len(sizes), "numbers", "download, MB", "down, MB", "up, MB"]
-    return Grid(f"{title}: costs", groups, columns, rows, note=NOTE, name=f"costs-{name}")
+    groups = [*((f"size {size}", 2) for size in sizes), *([("new client", 2)] if new else []), ("a round", 2)]
+    columns = [*["s", "memory, MB"] * len(sizes), *(["numbers", "download, MB"] if new else []), "down, MB", "up, MB"]
+    note = "; ".join([SERVED, *([OF_NEW] if new else []), A_ROUND])
+    return Grid(f"{title}: costs", groups, columns, rows, note=note, name=f"costs-{name}")
 
 
 def _served(runs: Sequence[RunData], how: str, size: str) -> list[Cell]:
