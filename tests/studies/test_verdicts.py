@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedbasis.studies.verdicts import PairScores, by_margin, claim, higher, highest
+from fedbasis.studies.verdicts import PairScores, by_margin, claim, higher, higher_each, highest
 
 SEEDS, CLIENTS = 3, 40
 
@@ -61,6 +61,22 @@ def test_many_rows_need_more_evidence_than_one() -> None:
     assert highest("A", ("A", ours), crowd)[0].startswith("Holds here")  # the others are decided first
     level = {f"level {i}": scores(0.011, 0.05, 20 + i) for i in range(20)}
     assert highest("A", ("A", ours), {"B": near} | level)[0].startswith("No significant difference here")
+
+
+def test_questions_that_are_asked_together_need_more_evidence_than_one() -> None:
+    ours, theirs = scores(0.0095, 0.05, 1), scores(0.0, 0.03, 2)
+    one = "A", ("A", ours), ("B", theirs)
+    p = float(stats.ttest_rel(list(ours.values()), list(theirs.values())).pvalue)
+    assert 0.025 < p < 0.05
+    assert higher_each([one], "sizes") == higher(*one)
+    small, large = higher_each([one, ("A", ("A", ours), ("C", scores(0.012, 0.05, 3)))], "sizes")
+    assert small.startswith("No significant difference here: A (A ")
+    assert f"p = {2 * p:.3f} after Holm's correction for 2 sizes" in small
+    assert large.startswith("No significant difference here")
+    above, below = higher_each([one, ("A", ("A", ours), ("C", scores(0.2, 0.05, 3)))], "sizes")
+    assert above.startswith("Holds here")  # the other one is decided first, so this one needs no correction
+    assert below.startswith("Does not hold here")
+    assert higher_each([("A", ("A", ours), ("B", {}))], "sizes") == []
 
 
 def test_rows_without_clients_in_common_are_not_judged() -> None:

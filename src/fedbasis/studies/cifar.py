@@ -13,6 +13,7 @@ from typing import ClassVar
 from fedbasis.report.chapter import Chapter
 from fedbasis.report.runs import RunData
 from fedbasis.report.tables import Grid
+from fedbasis.serving.personalize import CLIENT_STATE
 from fedbasis.studies import paper
 from fedbasis.studies.base import Results, RunRequest, Setup, Study
 from fedbasis.studies.costs import costs
@@ -28,7 +29,7 @@ TUNED_FROM_PRIOR: Key = (FROM_PRIOR[0], f"{FROM_PRIOR[1]}+ft")
 PULLED: Key = ("fedavg", "ft-prox")
 CONTROLS: tuple[Key, ...] = (
     ("fedavg", "none"), ("fedavg", "prior"), ("fedavg", "lp"), PULLED, ("fedavg", "prior+ft"),
-    ("knn-per", "knn"), ("knn-per", "knn+ft"), WITHOUT, THEN_TUNED, TUNED_FROM_PRIOR,
+    ("knn-per", "knn"), ("knn-per", "knn+ft"), ("knn-per", "prior+knn+ft"), WITHOUT, THEN_TUNED, TUNED_FROM_PRIOR,
 )  # fmt: skip
 """Rows of table 6 that the paper does not have."""
 CONTROLS_PARTICIPATING: tuple[Key, ...] = (("fedavg", "lp"), ("fedavg", "prior+ft"), ("knn-per", "knn+ft"), WITHOUT)
@@ -83,6 +84,8 @@ class CifarNew(Study):
             names = list(dict.fromkeys(name for name, _ in self.keys(setup, testbed) if setup.allows(name)))
             text += [chosen_on(setup, testbed, names)]
             text += [*([pull(setup, testbed, "fedavg")] if PULLED in self.controls else []), PAIRS]
+            if self.served == "participating":
+                text += [self._epochs(setup, testbed)]
             if rows_of(runs, THEN_TUNED, SIZE):
                 text += [
                     f"{row_title(THEN_TUNED)}, with or without the class prior, has twice the local passes of the "
@@ -102,6 +105,16 @@ class CifarNew(Study):
         clients = "clients that took part" if self.served == "participating" else "new clients"
         caption = f"{title(setup, testbed)}: accuracy of {clients}, in %"
         return table(caption, ["here", PAPER], rows, {0: scores})
+
+    def _epochs(self, setup: Setup, testbed: str) -> str:
+        """Note that a model of a client's own is trained once more, and the server's model for longer."""
+        bed = setup.testbed(testbed)
+        own = [row_title(key) for key in self.keys(setup, testbed) if key[1] == CLIENT_STATE]
+        return (
+            f"{', '.join(own)}: the client's own model from training, after one more local update from the last state "
+            f"of the server. All other rows that train do so on the server's state, for {bed.personalize['epochs']} "
+            "epochs, as many as for new clients."
+        )
 
     def _claims(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> list[str]:
         scores = {key: last(runs.get(key[0]) or [], key[1], SIZE) for key in self.keys(setup, testbed)}

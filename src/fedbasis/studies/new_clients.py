@@ -22,7 +22,7 @@ from fedbasis.studies.costs import costs
 from fedbasis.studies.grids import PAPER, another_scale, budget, chosen_on, marked, measured, number, printed, title
 from fedbasis.studies.scales import Scale
 from fedbasis.studies.variants import PRINTED, Key, row_title
-from fedbasis.studies.verdicts import PAIRS, PairScores, claim, higher, highest, last, stopping
+from fedbasis.studies.verdicts import PAIRS, Named, PairScores, claim, higher_each, highest, last, stopping
 
 SEEDS = 3
 """Of the main tables, where a scale judges the paper's claims."""
@@ -51,7 +51,9 @@ PROPOSED: tuple[Key, ...] = (
 EVERY: tuple[Key, ...] = tuple((name, how) for name, hows in WAYS.items() for how in hows)
 SIZES: Mapping[str, float] = {"S": 0.5, "M": 1.0}
 """PFLBed's own, where a scale says nothing else."""
-SINGLE = ("none", "prior", "embedding", "knn")
+WITHOUT_TRAINING = ("none", "prior", "knn")
+"""Ways that have no learning rate."""
+SINGLE = (*WITHOUT_TRAINING, "embedding")
 """Ways that train nothing, or for which the paper prints one number."""
 
 
@@ -153,7 +155,7 @@ class NewClients(Study):
 
     def claims(self, setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]]) -> list[str]:
         """FedBasis is accurate, its coefficients help, and it is robust to the stopping epoch; for both FedBases."""
-        found, where = list[str](), title(setup, testbed)
+        found, where, coefficients = list[str](), title(setup, testbed), list[tuple[str, Named, Named]]()
         for size in sizes(setup, testbed):
             scores = self._scores(setup.scale, runs, size, last)
             stops = self._scores(setup.scale, runs, size, stopping) if validations(setup, testbed) > 1 else {}
@@ -164,10 +166,10 @@ class NewClients(Study):
                 found += highest(text, (here, scores.get(key, {})), _rivals(scores))
                 if key == OURS and WITHOUT in scores:
                     without = row_title(WITHOUT), scores[WITHOUT]
-                    found += higher("coefficients help FedBasis", (here, scores.get(key, {})), without)
+                    coefficients.append(("coefficients help FedBasis", (here, scores.get(key, {})), without))
                 text = f"choosing the epoch matters least for {name}, by the mean of |Last − Best| over clients"
                 found += highest(text, (here, stops.get(key, {})), _rivals(stops, learns), lower=True)
-        return found
+        return found + higher_each(coefficients, "sizes")
 
     def _scores(
         self,
@@ -195,7 +197,7 @@ def chosen(setup: Setup, testbed: str, runs: Mapping[str, Sequence[RunData]], ke
             mine = rows_of(runs, key, size)
             folder = runs[key[0]][0].folder
             statistics = dict.fromkeys(row.statistics for row in mine if row.statistics)
-            rates = sorted({row.rate for row in mine}) if learns(key) else []
+            rates = sorted({row.rate for row in mine}) if key[1] not in WITHOUT_TRAINING else []
             cells += [
                 Cell(", ".join(statistics) or NOTHING, run=folder),
                 Cell(", ".join(f"{rate:g}" for rate in rates) or NOTHING, run=folder),
@@ -276,10 +278,11 @@ def sizes(setup: Setup, testbed: str) -> list[str]:
 
 
 def pull(setup: Setup, testbed: str, name: str) -> str:
-    """Note how strong the proximal term of ``ft-prox`` is after a method."""
+    """Note how strong the proximal term of ``ft-prox`` is after a method, and whether that is a choice."""
     default = PersonalizeConfig.model_fields["prox"].default
-    strength = setup.raw(testbed, name)["personalize"].get("prox", default)
-    return f"The proximal term of {row_title((name, 'ft-prox'))} has the strength {strength:g}."
+    chosen = setup.raw(testbed, name)["personalize"].get("prox")
+    strength = f"{default:g}, the default: it is not tuned" if chosen is None else f"{chosen:g}"
+    return f"The proximal term of {row_title((name, 'ft-prox'))} has the strength {strength}."
 
 
 def repeated(setup: Setup, testbed: str, keys: Sequence[Key]) -> list[str]:

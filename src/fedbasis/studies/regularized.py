@@ -1,4 +1,7 @@
-"""Table 3: regularized fine-tuning, by weight decay or by the proximal term of pFedMe's equation 2."""
+"""Table 3: regularized fine-tuning, by weight decay or by the proximal term of pFedMe's equation 2.
+
+FedAvg is a control: the strength of its proximal term is tuned where the dataset has a tuning part.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,6 +18,7 @@ from fedbasis.studies.verdicts import PAIRS, PairScores, highest, last
 
 WAYS: Mapping[str, tuple[str, ...]] = {"per-fedavg-fo": ("ft", "ft-prox"), "pfedme": ("ft", "pfedme")}
 """Weight decay first, the proximal term second."""
+CONTROL, CONTROL_WAYS = "fedavg", ("ft", "ft-prox")
 OWN = (paper.FEDBASIS, OURS)
 MAIN = {name for name, _ in PROPOSED}
 
@@ -40,14 +44,15 @@ class Regularized(Study):
     title: ClassVar[str] = "Regularized fine-tuning of new clients"
 
     def requests(self, setup: Setup) -> list[RunRequest]:
-        """Two methods, each with two regularizers, and both FedBases."""
+        """Two methods, each with two regularizers, and those of the main table: the control and both FedBases."""
         testbed = setup.scale.hard[0]
         requests = [
             regularized_request(setup, testbed, method, seed)
             for method in WAYS if setup.allows(method) for seed in setup.seeds
         ]  # fmt: skip
+        names = [CONTROL, *(name for name, _ in OWN)]
         return requests + [
-            main_request(setup, testbed, name, seed) for name, _ in OWN if setup.allows(name) for seed in setup.seeds
+            main_request(setup, testbed, name, seed) for name in names if setup.allows(name) for seed in setup.seeds
         ]
 
     def chapter(self, setup: Setup, found: Results) -> Chapter:
@@ -57,7 +62,7 @@ class Regularized(Study):
         rows: dict[str, list[Cell]] = {}
         marks: dict[int, dict[str, PairScores]] = {0: {}, 2: {}}
         scores: dict[tuple[str, str], PairScores] = {}
-        for name, hows in (*WAYS.items(), *((name, (how,)) for name, how in OWN)):
+        for name, hows in (*WAYS.items(), (CONTROL, CONTROL_WAYS), *((name, (how,)) for name, how in OWN)):
             title_of_row = row_title((name, hows[0]))
             cells = []
             for column, how, printed in zip(
@@ -70,7 +75,8 @@ class Regularized(Study):
             rows[title_of_row] = cells
         columns = ["weight decay", PAPER, "equation 2", PAPER]
         grid = table(f"{title(setup, testbed)}, size {size}: Last, in %", columns, rows, marks)
-        text = [another_scale(setup, testbed, "office-home"), pull(setup, testbed, "per-fedavg-fo")]
+        text = [another_scale(setup, testbed, "office-home")]
+        text += [pull(setup, testbed, name) for name in ("per-fedavg-fo", CONTROL) if setup.allows(name)]
         text += [*not_tuned(setup, testbed, list(runs)), PAIRS]
         others = {row_title(key): mine for key, mine in scores.items() if key not in OWN}
         for key in OWN:

@@ -229,7 +229,8 @@ def _cpu() -> Scale:
     return Scale(
         "cpu", "small images and networks, for two cores", testbeds, main=("pacs",), hard=("pacs",), counted=("pacs",),
         collapse="pacs", cifar=("cifar10", "cifar100"), cifar_all=("cifar10-all",), random_epochs=25, random_round=5,
-        curve_every=4, seeds=1, bases=(1, 2, 4, 8), further_ways={"fedavg": ("ft@own", "ft-prox@own", "prior+ft@own")},
+        curve_every=4, seeds=1, bases=(1, 2, 4, 8),
+        further_ways={"fedavg": ("ft@own", "ft-prox@own", "prior+ft@own"), "knn-per": ("prior+knn+ft",)},
     )  # fmt: skip
 
 

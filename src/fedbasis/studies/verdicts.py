@@ -7,13 +7,16 @@ clients, such as a cosine, are decided by a margin, which the sentence states.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 
-from fedbasis.report.paired import Paired, family
+from fedbasis.report.paired import Paired, family, holm, paired
 from fedbasis.report.runs import RunData
 
 PairScores = Mapping[tuple[int, str], float]
 """A number for every seed and client."""
+Named = tuple[str, PairScores]
+"""A row: what a sentence calls it, and its scores."""
 PAIRS = "Verdicts and bold numbers are by two-sided paired t-tests over clients and seeds at 5 %, Holm-corrected."
 
 
@@ -52,14 +55,30 @@ def claim(text: str, holds: bool | None, evidence: str, undecided: str = "No sig
     return Claim(f"{verdict} here: {text} ({evidence}).")
 
 
-def higher(text: str, ours: tuple[str, PairScores], theirs: tuple[str, PairScores], lower: bool = False) -> list[Claim]:
+def higher(text: str, ours: Named, theirs: Named, lower: bool = False) -> list[Claim]:
     """Judge whether one row is above another, or below it; nothing if they have no clients in common to compare."""
     return highest(text, ours, dict([theirs]), lower)
 
 
-def highest(
-    text: str, ours: tuple[str, PairScores], others: Mapping[str, PairScores], lower: bool = False
-) -> list[Claim]:
+def higher_each(questions: Sequence[tuple[str, Named, Named]], of: str) -> list[Claim]:
+    """Judge of several pairs of rows whether the first is above the second, corrected for the number of questions.
+
+    Args:
+        questions: For each the text of its claim, our row and the other one; pairs on other clients are left out.
+        of: What the questions differ in, such as sizes.
+    """
+    compared = [one for one in questions if one[1][1] and one[1][1].keys() == one[2][1].keys()]
+    tests = [paired(ours[1], theirs[1]) for _, ours, theirs in compared]
+    claims = []
+    for (text, ours, theirs), test, p in zip(compared, tests, holm([test.p for test in tests]), strict=True):
+        decided = replace(test, adjusted=p)
+        evidence = f"{ours[0]} {_percent(ours[1])}, {theirs[0]} {_percent(theirs[1])}: "
+        evidence += difference(decided, len(tests), of)
+        claims.append(claim(text, test.mean < 0 if decided.significant else None, evidence))
+    return claims
+
+
+def highest(text: str, ours: Named, others: Mapping[str, PairScores], lower: bool = False) -> list[Claim]:
     """Judge whether one row is above all others, or below them.
 
     It is if it differs significantly from each of them; it is not if one of them is significantly better.
@@ -92,14 +111,14 @@ def highest(
     return [claim(text, holds, evidence)]
 
 
-def difference(test: Paired, family_size: int = 1) -> str:
+def difference(test: Paired, family_size: int = 1, of: str = "rows") -> str:
     """Write the first minus the second of a test that was made the other way round: points, interval, p, pairs."""
     mean = 0.0 - 100 * test.mean
     parts = [f"difference {mean:+.1f} points"]
     if test.low is not None and test.high is not None:
         parts.append(f"95 % interval {0.0 - 100 * test.high:+.1f} to {0.0 - 100 * test.low:+.1f}")
     p = f"p = {test.adjusted:.3f}" if test.adjusted >= 0.001 else "p < 0.001"
-    parts.append(p + (f" after Holm's correction for {family_size} rows" if family_size > 1 else ""))
+    parts.append(p + (f" after Holm's correction for {family_size} {of}" if family_size > 1 else ""))
     parts.append(f"{test.clients} pairs")
     return ", ".join(parts)
 
