@@ -77,6 +77,8 @@ def test_all_names_give_a_page_tables_and_figures(everything: tuple[Path, str]) 
         assert f"({study.name})" in said
     drawn = {"rates", "pca", "curves-rounds", "collapse-cosine-step", "clients-digits4-new", "split-digits4"}
     assert drawn <= {path.stem for path in (out / "figures").glob("*.svg")}
+    svg, numbers = ({path.stem for path in (out / "figures").glob(kind)} for kind in ("*.svg", "*.csv"))
+    assert svg == numbers
     tables = {path.stem for path in (out / "tables").glob("*.md")}
     assert {"datasets", "new-clients", "ablation", "cifar-participating", "communication", "meta-rates"} <= tables
     assert {"new-clients-chosen-digits4", "pca", "pca-projected"} <= tables

@@ -14,7 +14,7 @@ class ReportFigure:
     caption: str
     svg: str
     csv: str = ""
-    """The numbers that are drawn, if there are not too many to read."""
+    """The numbers that are drawn."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Chapters as files: tables as markdown, csv and LaTeX, figures as svg, curves as csv too; the same bytes each time."""
+"""Chapters as files: tables as markdown, csv and LaTeX, figures as svg and csv; the same bytes each time."""
 
 import csv
 import io

@@ -45,7 +45,9 @@ class Coefficients(Study):
                 alpha = dict(sorted(clients.items()))
                 caption = f"{where}: coefficients of every new client in block {block}"
                 name = f"coefficients-{request.testbed}-{block}"
-                drawn.append(drawing.drawn(name, caption, partial(figures.heat, alpha, block, learned.columns)))
+                draw = partial(figures.heat, alpha, block, learned.columns)
+                numbers = [[client, *(f"{value:.5g}" for value in row)] for client, row in alpha.items()]
+                drawn.append(drawing.drawn(name, caption, draw, ["client", *learned.columns], numbers))
                 shares[block] = explained(alpha)
             caption = f"{where}: share of the coefficients' variance that lies between domains"
             rows = {block: [number(share, 2, run.folder)] for block, share in shares.items()}

@@ -1,9 +1,8 @@
-"""The figures of the studies: each an svg of its own, with a legend inside."""
+"""The figures of the studies: each an svg of its own, with a legend inside, and the numbers that are drawn as csv."""
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fedbasis.report import figures
@@ -17,10 +16,22 @@ if TYPE_CHECKING:
 Curve = tuple[Sequence[float], Sequence[float]]
 
 
-def drawn(name: str, caption: str, draw: Callable[[], "Figure"]) -> ReportFigure:
-    """Draw a figure in the report's style; the name in its ids keeps those of several figures apart."""
+def drawn(
+    name: str, caption: str, draw: Callable[[], "Figure"], head: Sequence[str], rows: Iterable[Sequence[object]]
+) -> ReportFigure:
+    """Draw a figure in the report's style; the name in its ids keeps those of several figures apart.
+
+    Args:
+        name: The name of its files.
+        caption: What it shows.
+        draw: Makes it.
+        head: The columns of its numbers.
+        rows: Its numbers, as they are to be written.
+    """
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows([head, *rows])
     with style():
-        return ReportFigure(name, caption, str(Sheet(f"{name}-")(draw(), caption)))
+        return ReportFigure(name, caption, str(Sheet(f"{name}-")(draw(), caption)), buffer.getvalue())
 
 
 def curves(name: str, caption: str, named: Mapping[str, Curve], along: str, what: str) -> ReportFigure:
@@ -32,17 +43,8 @@ def curves(name: str, caption: str, named: Mapping[str, Curve], along: str, what
         before = [colors[family] for family in families[:i]]
         dash = DASHES[before.count(colors[families[i]]) % len(DASHES)]
         lines.append(figures.Line(*curve, label, colors[families[i]], dash))
-    figure = drawn(name, caption, lambda: figures.curves(lines, along, what, legend=True))
-    return replace(figure, csv=_numbers(named, along, what))
-
-
-def _numbers(named: Mapping[str, Curve], along: str, what: str) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["curve", along, what])
-    for label, curve in named.items():
-        writer.writerows([label, f"{x:g}", f"{y:.5g}"] for x, y in zip(*curve, strict=True))
-    return buffer.getvalue()
+    rows = [[label, f"{x:g}", f"{y:.5g}"] for label, curve in named.items() for x, y in zip(*curve, strict=True)]
+    return drawn(name, caption, lambda: figures.curves(lines, along, what, legend=True), ["curve", along, what], rows)
 
 
 def bars(
@@ -64,4 +66,9 @@ def bars(
             axes.legend(frameon=False)
         return figure
 
-    return drawn(name, caption, draw)
+    rows = [
+        [panel, part, *(f"{share:.5g}" for share in shares)]
+        for panel, parts in panels.items()
+        for part, shares in parts.items()
+    ]
+    return drawn(name, caption, draw, ["panel", "part", *labels], rows)

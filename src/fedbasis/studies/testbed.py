@@ -128,7 +128,9 @@ class ClientsStudy(_Untrained):
                     kind = "participating" if participating else "new"
                     caption = f"{where}: {len(names)} {kind} clients, a column each; area is the number of images"
                     draw = partial(client_bubbles, benchmark, participating)
-                    figures.append(drawing.drawn(f"clients-{testbed}-{kind}", caption, draw))
+                    head = ["client", *benchmark.table.class_names]
+                    counts = [[name, *benchmark.counts(name).tolist()] for name in names]
+                    figures.append(drawing.drawn(f"clients-{testbed}-{kind}", caption, draw, head, counts))
             largest = max(int(benchmark.counts(name).max()) for name in benchmark.client_ids)
             text.append(f"{where}: a client has at most {largest} images of one class.")
         return Chapter(self.name, self.title, text, figures=figures)
