@@ -42,7 +42,7 @@ def served(run: Path) -> tuple[dict[str, dict[str, Scored]], dict[str, Held]]:
         scores, held = json.loads(kept.read_text())
         return scores, held
     prepared = prepare(parse(json.loads((run / "config.json").read_text())))
-    trained = fb.load(run)
+    trained = fb.load(run / "bases")  # not the run, whose records would be replaced
     assert isinstance(trained, fb.Trained)
     method, model = trained.method, trained.method.task.network.workspace()
     plain = [f"{method.ways.default[-1]}@{statistics}" for statistics in TRIED]

@@ -30,7 +30,7 @@ def served(run: Path) -> dict[str, dict[str, float]]:
     if kept.exists():
         found: dict[str, dict[str, float]] = json.loads(kept.read_text())
         return found
-    prepared, trained = prepare(parse(json.loads((run / "config.json").read_text()))), fb.load(run)
+    prepared, trained = prepare(parse(json.loads((run / "config.json").read_text()))), fb.load(run / "bases")
     assert isinstance(trained, fb.Trained)
     ways = [f"{way}@{kind}" for way in WAYS for kind in STATISTICS]
     found = {}
