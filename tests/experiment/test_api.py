@@ -294,6 +294,11 @@ def test_evaluate_is_execute_bit_for_bit(dataset: Path, tmp_path: Path) -> None:
     assert [{k: v for k, v in r.items() if k not in measured} for r in scores.records] == [
         {k: v for k, v in r.items() if k not in measured} for r in read_lines(run.evaluation)
     ]
+    before = everything_below(run.folder)
+    loaded = fb.load(run.folder)
+    assert isinstance(loaded, fb.Trained)
+    fb.evaluate(loaded, prepared.clients.new, ways=["none"], engine="serial")
+    assert everything_below(run.folder) == before  # an experiment keeps the results of its configuration
     with pytest.raises(InputError, match="there are none"):
         fb.evaluate(trained, {})
     with pytest.raises(KeyError):

@@ -41,8 +41,13 @@ from fedbasis.training.events import ClientServed, Emit, Event, RoundEnded, RunS
 from fedbasis.training.runs import Run, read_lines, rewrite_lines
 from pflbed import Client, Clients, Images, InputError
 from pflbed.files import write_json
+from pflbed.foreign import read_json
 
 Folder = str | Path
+IN_MEMORY = "memory"
+"""What the configuration of a run that ``train`` made has as its data."""
+MAX_CONFIG = 2**24
+"""Bytes of a run's configuration."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,7 +267,7 @@ def train(
     network = Network.of(method.network, len(classes), inputs, _plain(blocks), **dict(options or {}))
     raw = {
         "seed": seed,
-        "data": {"source": "memory", "resolution": height if height == width else (height, width), "crop": crop},
+        "data": {"source": IN_MEMORY, "resolution": height if height == width else (height, width), "crop": crop},
         "model": {
             "name": network.name, "options": dict(options or {}), "blocks": _plain(blocks),
             "weights": None if weights is None else str(weights),
@@ -400,8 +405,8 @@ def evaluate(
     """Personalize for every client, and score the result on its test images.
 
     The learning rate and the normalization statistics are chosen per way and size by the clients' mean validation
-    accuracy, the Best epoch by each client's; test images choose nothing. If the training has a run folder, the results
-    are written there for reports.
+    accuracy, the Best epoch by each client's; test images choose nothing. If ``train`` made a run folder, the results are
+    written there for reports. The run of an experiment keeps the results of its own configuration.
 
     Args:
         trained: What ``train`` or ``load`` returned.
@@ -456,7 +461,7 @@ def evaluate(
     with workers_for(method, parse(raw).machine.machine()) as started:
         records = evaluate_clients(started, trained.state, clients, plan, seed, write=count)
     rows = summarize(type(method), records, clients)
-    if trained.run is not None:
+    if trained.run is not None and not _of_an_experiment(trained.run):
         with trained.run.locked():
             rewrite_lines(trained.run.evaluation, records)
             write_json(trained.run.results, [{**asdict(row), "delta": row.delta} for row in rows])
@@ -498,6 +503,14 @@ def load(folder: Folder, *, trust: bool = False, network: NetworkSource | None =
     tables = {name: from_record(table, f"'{name}' in the card of {path}") for name, table in card.learned.items()}
     measured = {key: card.provenance.get(key) for key in ("before", "after")}
     return Personal(method, state, card, measured["before"], measured["after"], tables)
+
+
+def _of_an_experiment(run: Run) -> bool:
+    """Whether a run was made from a configuration, which also says how its new clients are served."""
+    if not run.config.is_file():
+        return False
+    raw = read_json(run.config, "The configuration of a run", MAX_CONFIG)
+    return isinstance(raw, dict) and isinstance(raw.get("data"), dict) and raw["data"].get("source") != IN_MEMORY
 
 
 def _module(network: Network, tensors: Mapping[str, Tensor]) -> nn.Module:

@@ -14,7 +14,7 @@ import torch
 from fedbasis.engines.choice import devices_of, workers_for
 from fedbasis.engines.simulation import Simulation
 from fedbasis.experiment import prepare
-from fedbasis.experiment.api import Trained
+from fedbasis.experiment.api import IN_MEMORY, MAX_CONFIG, Trained
 from fedbasis.experiment.config import parse
 from fedbasis.methods.base import CLOCK, MODEL, Task
 from fedbasis.methods.fedbasis import FedBasis
@@ -29,9 +29,6 @@ from fedbasis.training.rounds import UpdateStream
 from fedbasis.training.runs import Run
 from pflbed import Clients, InputError
 from pflbed.foreign import read_json
-
-MAX_CONFIG = 2**24
-"""Bytes of a run's configuration."""
 
 
 def bases_from(
@@ -134,7 +131,7 @@ def bases_of_run(
     if data is not None and isinstance(raw, dict) and isinstance(raw.get("data"), dict):
         raw["data"]["source"] = data
     experiment = parse(raw, str(run.config), trust=trust)
-    if experiment.data.source == "memory":
+    if experiment.data.source == IN_MEMORY:
         raise InputError(
             f"The images of the run {folder} must be on the disk, but it was trained from memory; give a benchmark "
             "with --data, or use fedbasis.bases_from in Python."
