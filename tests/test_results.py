@@ -54,6 +54,14 @@ def test_the_main_tables_of_the_results_are_the_committed_ones(section: str, fol
                 )
 
 
+def test_every_row_that_is_trained_says_at_which_rate() -> None:
+    with (RESULTS / "cpu" / "tables" / "new-clients-chosen-pacs.csv").open(encoding="utf-8", newline="") as file:
+        rates = {row[""]: (row["S rate"], row["M rate"]) for row in csv.DictReader(file)}
+    assert len(rates) >= 20
+    untrained = {name for name, mine in rates.items() if not any(mine)}
+    assert untrained == {"FedAvg", "FedAvg + class prior", "kNN-Per"}
+
+
 def test_the_cifar_table_of_the_results_is_the_committed_one() -> None:
     tables = [measured(RESULTS / "cpu" / "tables" / f"cifar-new-{number}.csv") for number in (1, 2)]
     found = quoted("index.md", "CIFAR-10 and CIFAR-100")

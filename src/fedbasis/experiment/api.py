@@ -405,8 +405,8 @@ def evaluate(
     """Personalize for every client, and score the result on its test images.
 
     The learning rate and the normalization statistics are chosen per way and size by the clients' mean validation
-    accuracy, the Best epoch by each client's; test images choose nothing. If ``train`` made a run folder, the results are
-    written there for reports. The run of an experiment keeps the results of its own configuration.
+    accuracy, the Best epoch by each client's; test images choose nothing. If ``train`` made a run folder, the results
+    are written there for reports. The run of an experiment keeps the results of its own configuration.
 
     Args:
         trained: What ``train`` or ``load`` returned.
