@@ -2,9 +2,10 @@
 
 The ways that fit a method are tried from the simplest to the one that the method recommends. Every image is predicted
 once by a model that was fitted to the other images, so ways are compared image by image. The recommended way is kept
-unless another is better by more than one standard error: with a client's few images this error is so large that a rule
-which prefers simple ways would hardly ever personalize (docs/results/log.md, section 20). No way is chosen that is
-below the unpersonalized model on the held-out images.
+unless another is better by more than two standard errors: with a client's few images the error is so large that a rule
+which prefers simple ways would hardly ever personalize, and that one error is exceeded by chance too often
+(docs/results/log.md, sections 20 and 36). No way is chosen that is below the unpersonalized model on the held-out
+images.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,7 @@ AUTO = "auto"
 NONE, PRIOR = "none", "prior"
 FOLDS = 4
 """Parts of a client's images; each is held out once."""
-ERRORS = 1.0
+ERRORS = 2.0
 """By how many standard errors another way must be better than the recommended one."""
 ROUNDING = 1e-9
 """Where one image alone differs, its share of the images is exactly the standard error."""
@@ -75,8 +76,8 @@ class Choice:
         if self.way == best.way:
             return f"it is the best on {held}"
         if self.way == self.judged[-1].way:
-            return f"it is recommended, and none is better by more than one standard error on {held}"
-        return f"it is the nearest to the recommended way within one standard error of the best, {best.way}, on {held}"
+            return f"it is recommended, and none is better by more than two standard errors on {held}"
+        return f"it is the nearest to the recommended way within two standard errors of the best, {best.way}, on {held}"
 
 
 def candidates(method: Method) -> tuple[str, ...]:
