@@ -2,7 +2,8 @@
 
     python benchmarks/automatic.py RUN...      (runs of FedBasis; twenty minutes of one core each for PACS at ``cpu``)
 
-Every way has the settings of ``fedbasis personalize``: 20 epochs at rate 0.005. The method's default way is there too.
+Every way has the settings of ``fedbasis personalize``: 20 epochs at rate 0.005, no augmentation. The method's default
+way is there too.
 ``auto`` sees a client's training images only; scores are Last on its test images, in percent. A difference is over
 pairs of the same client and run, with its standard error; "worst client" is the one that loses most against the model
 as published. ``auto`` departs from the recommended way where another is better by so many standard errors on held-out
@@ -23,7 +24,7 @@ from fedbasis.experiment import prepare
 from fedbasis.experiment.config import parse
 from fedbasis.methods.base import Adaptation, Context
 from fedbasis.networks.inputs import examples_of
-from fedbasis.serving.automatic import AUTO, ERRORS, NONE, TRIED, Judged, candidates, choose
+from fedbasis.serving.automatic import AUTO, ERRORS, FEWEST, NONE, TRIED, Judged, candidates, choose
 from fedbasis.serving.personalize import cross_validated
 from measure import table
 
@@ -66,9 +67,9 @@ def served(run: Path) -> tuple[dict[str, dict[str, Scored]], dict[str, Held]]:
 
 
 def by_rule(held: dict[str, list[int]], recommended: str, errors: float) -> str:
-    """Return the way that a rule chooses for a client; of a single image, the recommended one."""
+    """Return the way that a rule chooses for a client; of too few images, the recommended one."""
     judged = [Judged(way, torch.tensor(right, dtype=torch.bool)) for way, right in held.items()]
-    return choose(judged, errors) if judged else recommended
+    return choose(judged, errors) if judged and len(judged[0].right) >= FEWEST else recommended
 
 
 def compared(found: dict[tuple[str, str], Scored], size: str) -> list[list[str]]:

@@ -15,7 +15,7 @@ from fedbasis.cli import app
 from fedbasis.methods import METHODS
 from fedbasis.methods.base import Adaptation, Context
 from fedbasis.networks.inputs import Examples
-from fedbasis.serving.automatic import AUTO, FOLDS, Choice, Judged, candidates, choose, folds
+from fedbasis.serving.automatic import AUTO, FEWEST, FOLDS, Choice, Judged, candidates, choose, folds
 from fedbasis.serving.personalize import all_ways, personalize, split_way, without_prior
 from pflbed.errors import InputError
 from shapes import shapes_examples
@@ -125,8 +125,8 @@ def test_labels_without_a_pattern_leave_the_model_as_it_is() -> None:
     assert result.choice.after >= result.choice.before
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_client_with_one_or_two_images_is_served(count: int) -> None:
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_client_with_few_images_is_served(count: int) -> None:
     method = make("fedbasis", QUICK)
     data = clients(1)["a/p00"]
     data = Examples(data.pixels[:count], data.labels[:count])
@@ -134,10 +134,10 @@ def test_a_client_with_one_or_two_images_is_served(count: int) -> None:
     server, plan = trained("fedbasis", QUICK)[0], Adaptation(epochs=1, rate=0.01)
     result = personalize(method, server, AUTO, data, context, plan)
     assert result.choice is not None
-    assert bool(result.choice.judged) == (count > 1)
-    if count == 1:  # it cannot be held out
+    assert bool(result.choice.judged) == (count >= FEWEST)
+    if count < FEWEST:
         assert result.choice.way == candidates(method)[-1]
-        assert "a single image cannot be held out" in result.choice.reason
+        assert "fewer than 3 images tell too little" in result.choice.reason
         alone = personalize(method, server, result.choice.way, data, context, plan)
         assert all(torch.equal(alone.last.tensors[name], tensor) for name, tensor in result.last.tensors.items())
 

@@ -27,6 +27,8 @@ AUTO = "auto"
 NONE, PRIOR = "none", "prior"
 FOLDS = 4
 """Parts of a client's images; each is held out once."""
+FEWEST = 3
+"""With fewer images nothing is held out: a model that was fitted to one image tells nothing about the ways."""
 ERRORS = 2.0
 """By how many standard errors another way must be better than the recommended one."""
 ROUNDING = 1e-9
@@ -49,7 +51,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Choice:
-    """The way that was chosen, and what was tried, from simple to complex; nothing with a single image."""
+    """The way that was chosen, and what was tried, from simple to complex; nothing with too few images."""
 
     way: str
     judged: tuple[Judged, ...]
@@ -68,7 +70,7 @@ class Choice:
     def reason(self) -> str:
         """Why it was chosen, in one sentence."""
         if not self.judged:
-            return "it is recommended, and a single image cannot be held out"
+            return f"it is recommended, and fewer than {FEWEST} images tell too little when they are held out"
         best = max(self.judged, key=lambda one: one.accuracy)
         held = f"{len(best.right)} images, each held out once"
         if self.way == NONE and best.way == NONE:
@@ -136,9 +138,9 @@ def cross_validate(method: Method, data: Examples, context: Context, fit: Fit) -
         fit: Personalizes in a way on some images, and returns the model and what else was learned.
 
     Returns:
-        The choice; of a single image, which cannot be held out, the recommended way.
+        The choice; of fewer than ``FEWEST`` images, which tell too little, the recommended way.
     """
-    if len(data) == 1:
+    if len(data) < FEWEST:
         return Choice(candidates(method)[-1], ())
 
     def right(way: str, train: Examples, rows: Tensor) -> Tensor:
