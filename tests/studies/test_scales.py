@@ -241,10 +241,11 @@ def test_the_main_tables(name: str) -> None:
             assert e.ways == ("coefficients+classifier",)
 
 
-def test_regularized_is_on_office_home_with_three_methods() -> None:
+def test_regularized_is_on_office_home_with_three_methods_and_a_control() -> None:
     found = requests("regularized")
     assert {request.testbed for request in found} == {"office-home"}
     ways = {request.name: request.experiment.ways for request in found}
+    assert {"ft", "ft-prox"} <= set(ways.pop("fedavg"))  # the control, the run of the main table
     assert ways == {
         "per-fedavg-fo": ("ft", "ft-prox"), "pfedme": ("ft", "pfedme"), "fedbasis-paper": ("coefficients+classifier",),
         "fedbasis": ("lp", "coefficients+classifier", "prior+lp", "prior+coefficients+classifier"),
