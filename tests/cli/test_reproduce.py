@@ -42,7 +42,7 @@ def test_data_and_weights_are_asked_for_before_anything_is_done(tmp_path: Path) 
         (["table-6", "--cifar", str(text)], "--data cifar10=FOLDER must be a folder of images"),
         (["table-e", "--data", images, "--weights", "x"], "or one of tiny-imagenet, but there is no file x"),
         (["table-e", "--data", images, "--weights", str(text)], "must be whole safetensors, but its header"),
-        (["table-3", "--data", images, "--methods", "fedavg"], "these are per-fedavg-fo, pfedme, fedbasis."),
+        (["table-3", "--data", images, "--methods", "fedbn"], "these are per-fedavg-fo, pfedme, fedavg, fedbasis."),
         (["table-2"], "needs PACS at 32 pixels, but its folder was not given; add --data pacs=FOLDER"),
         (["table-2", "--data", "x"], "starts from pretrained weights, but none were given; add --weights FILE"),
         (["table-2", "--data", "pcas=x"], "must name one of pacs,"),
