@@ -131,7 +131,9 @@ def main() -> None:
     print(table(["million weights", "time / FedAvg's"], [[f"{n:.2f}", f"{ratio:.2f}"] for n, ratio in size.items()]))
     print(table(["clients a round", "time a client / that of 4"], [[f"{n:g}", f"{r:.2f}"] for n, r in clients.items()]))
     if not given.quick:
-        CHART.write_text(standalone(drawn("growth", "Cost of a FedBasis round", lambda: chart(bases, size, sent), [], []).svg))
+        CHART.write_text(
+            standalone(drawn("growth", "Cost of a FedBasis round", lambda: chart(bases, size, sent), [], []).svg)
+        )
 
 
 if __name__ == "__main__":
