@@ -74,8 +74,8 @@ def personalize(
     """Fit the bases to a new client's folder of images and write one ordinary model.
 
     A fifth of the images is held out to measure the accuracy before and after, if there are at least 20. With --how
-    auto every image is held out once, and the result is never a model that is worse on them than the unpersonalized
-    one. The images stay where they are, nothing is sent, and no copy of them is written.
+    auto and at least three images every image is held out once, and the result is never a model that is worse on them
+    than the unpersonalized one. The images stay where they are, nothing is sent, and no copy of them is written.
     """
     from fedbasis.cli.display import print_bad, value_table
     from fedbasis.engines.choice import device_of
